@@ -1,0 +1,256 @@
+//! The stats page: what an arena shows of itself, readable without a lock, a signal or the target's help.
+//!
+//! # Where it is
+//! A memfd named [`NAME`], visible as `/memfd:hg.stats` in `/proc/PID/maps`; one mapping is one [`StatsPage`], and one
+//! arena. For a private arena the mapping is `MAP_PRIVATE`, so a forked child has a page of its own.
+//!
+//! # How it is written
+//! Every block is written under the lock that its documentation names, between two increments of its `seq`: odd while
+//! it changes. Words written without a lock say so. A 64-bit word is never torn.
+//!
+//! # How it is read
+//! Copy it (`process_vm_readv`), check [`Header::magic`], `version` and `size`; take a block whose `seq` was even and equal
+//! before and after the copy, else copy again, thrice at most, then show it as torn. Sums over blocks are approximate
+//! while the target runs. A reader must take every number for hostile: counts are bounds-checked against the
+//! constants of this module, names need not be terminated.
+//!
+//! # How it may change
+//! Fields are appended where reserved words stand, and a feature bit tells of them; anything else raises [`VERSION`].
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Name of the memfd; the kernel shows it as `/memfd:hg.stats`.
+pub const NAME: &core::ffi::CStr = c"hg.stats";
+
+/// First word of the page: `hg.stats` in ASCII, little endian.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"hg.stats");
+
+/// Version of the layout. A reader that knows an older one says so and reads nothing.
+pub const VERSION: u32 = 1;
+
+/// Places for size classes; the header tells how many are in use.
+pub const MAX_CLASSES: usize = 64;
+
+/// Places for locks: one for each class at the class's index, then the grid at [`GRID_LOCK`].
+pub const MAX_LOCKS: usize = MAX_CLASSES + 1;
+
+/// Place of the grid's lock.
+pub const GRID_LOCK: usize = MAX_CLASSES;
+
+/// Places for reasons, as many as [`Reason`](crate::words::Reason) has words.
+pub const REASONS: usize = 8;
+
+/// Buckets of a histogram: bucket `i` counts durations of 2^i to 2^(i+1)-1 ns, the first takes 0 too, the last (from
+/// 2.1 s) takes all longer ones.
+pub const BUCKETS: usize = 32;
+
+/// Places for kinds of corruption.
+pub const CORRUPTION_KINDS: usize = 8;
+
+/// Places for causes of a refused growth or a failed allocation.
+pub const CAUSES: usize = 16;
+
+/// Feature bits of [`Header::features`].
+pub mod feature {
+    /// Front caches are indexed by the kernel's concurrency id (else by CPU number).
+    pub const MM_CID: u64 = 1 << 0;
+    /// Front caches are guarded by restartable sequences (else by slot locks alone).
+    pub const RSEQ: u64 = 1 << 1;
+    /// Front caches can be drained from another CPU.
+    pub const DRAIN: u64 = 1 << 2;
+}
+
+/// Kind of an arena, in [`Header::kind`].
+pub mod kind {
+    /// Memory of one process.
+    pub const PRIVATE: u32 = 0;
+    /// Memory that several processes share.
+    pub const SHARED: u32 = 1;
+}
+
+/// The whole page.
+#[repr(C, align(4096))]
+pub struct StatsPage {
+    /// Identity, and the figures of the arena as a whole.
+    pub header: Header,
+    /// Per class, by class index.
+    pub classes: [ClassStats; MAX_CLASSES],
+    /// Per reason and lock. The reason stands outside, so that a small program touches few pages.
+    pub locks: [[LockStats; MAX_LOCKS]; REASONS],
+}
+
+/// Identity, and the figures of the arena as a whole. Written under the grid lock unless a field says otherwise.
+#[repr(C, align(4096))]
+pub struct Header {
+    /// [`MAGIC`], written last at start.
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// Size of this header, bytes.
+    pub header_size: AtomicU32,
+    /// Size of the page, bytes.
+    pub size: AtomicU64,
+    /// Bits of [`feature`].
+    pub features: AtomicU64,
+    /// Odd while the fields from `committed_bytes` on change.
+    pub seq: AtomicU32,
+    /// Process that writes the page, in its own pid namespace.
+    pub pid: AtomicU32,
+    /// Number of the arena in its process, from 1.
+    pub arena: AtomicU32,
+    /// A constant of [`kind`].
+    pub kind: AtomicU32,
+    /// Name of the arena, UTF-8, filled with zeros.
+    pub name: [AtomicU64; 4],
+    /// `CLOCK_MONOTONIC` at creation, ns.
+    pub created_ns: AtomicU64,
+    /// Classes in use.
+    pub class_count: AtomicU32,
+    /// Stall threshold of this arena's locks, µs.
+    pub stall_us: AtomicU32,
+    /// Front caches: address of the first block in the target.
+    pub fronts_address: AtomicU64,
+    /// Distance of two blocks, bytes.
+    pub fronts_stride: AtomicU64,
+    /// Number of blocks; those after `fronts_rseq` belong to slot locks.
+    pub fronts_count: AtomicU32,
+    /// Number of blocks guarded by restartable sequences.
+    pub fronts_rseq: AtomicU32,
+    /// The arena's memory: first address.
+    pub base_address: AtomicU64,
+    /// Bytes of a page of the grid.
+    pub page_bytes: AtomicU64,
+    /// Bytes of a slice, the unit of spans and large objects.
+    pub slice_bytes: AtomicU64,
+    /// Room for identity yet to come.
+    pub reserved_identity: [AtomicU64; 8],
+
+    /// Bytes of address space reserved for user memory: the cap.
+    pub reserved_bytes: AtomicU64,
+    /// Bytes that user memory may occupy now: granules committed less pages given back.
+    pub committed_bytes: AtomicU64,
+    /// The most that `committed_bytes` ever was.
+    pub committed_peak_bytes: AtomicU64,
+    /// Committed bytes in free runs that were used before and not given back yet.
+    pub free_dirty_bytes: AtomicU64,
+    /// Committed bytes in free runs that hold no memory: never touched, or given back.
+    pub free_clean_bytes: AtomicU64,
+    /// Bytes of spans that belong to classes.
+    pub span_bytes: AtomicU64,
+    /// Bytes of large objects (whole slices).
+    pub large_bytes: AtomicU64,
+    /// Live large objects.
+    pub large_count: AtomicU64,
+    /// Large objects ever allocated.
+    pub large_allocs: AtomicU64,
+    /// Large objects ever freed.
+    pub large_frees: AtomicU64,
+    /// Bytes of tables committed: descriptors, cell states, front and transfer caches.
+    pub metadata_bytes: AtomicU64,
+    /// Bytes locked into RAM.
+    pub pinned_bytes: AtomicU64,
+    /// Whether pinning was asked for.
+    pub pin_wanted: AtomicU32,
+    /// Errno of the last attempt to pin, 0 for none.
+    pub pin_errno: AtomicU32,
+    /// [`Tier`](crate::words::Tier) that was asked for.
+    pub tier_wanted: AtomicU32,
+    /// [`Tier`](crate::words::Tier) of the last growth, verified.
+    pub tier: AtomicU32,
+    /// [`TierReason`](crate::words::TierReason) of it.
+    pub tier_reason: AtomicU32,
+    /// Whether growth is blocked.
+    pub grow_blocked: AtomicU32,
+    /// Growths.
+    pub grows: AtomicU64,
+    /// Shrinks.
+    pub shrinks: AtomicU64,
+    /// Refused growths, by [`Cause`](crate::words::Cause).
+    pub grows_refused: [AtomicU64; CAUSES],
+
+    /// Failed allocations, by [`Cause`](crate::words::Cause). Atomic, no lock.
+    pub allocs_failed: [AtomicU64; CAUSES],
+    /// Refused bad calls, by [`CorruptionKind`](crate::words::CorruptionKind). Atomic, no lock.
+    pub corruptions: [AtomicU64; CORRUPTION_KINDS],
+    /// Cells that could not be put back because a signal handler interrupted the allocator. Atomic, no lock.
+    pub cells_deferred: AtomicU64,
+}
+
+/// Figures of one class. Written under the class's lock.
+#[repr(C, align(128))]
+pub struct ClassStats {
+    /// Odd while the block changes.
+    pub seq: AtomicU32,
+    /// Size of a cell, bytes; 0 marks an unused place.
+    pub size: AtomicU32,
+    /// Where the class's array lies in each block of front caches, bytes. Its first word is twice 32 bits: the bytes
+    /// of entries in it, then see `entry_bytes`.
+    pub front_offset: AtomicU32,
+    /// Bytes of an entry of that array.
+    pub entry_bytes: AtomicU32,
+    /// Refills of front caches.
+    pub refills: AtomicU64,
+    /// Recycled cells they handed out.
+    pub reused: AtomicU64,
+    /// Never-used cells they handed out.
+    pub carved: AtomicU64,
+    /// Flushes of front caches.
+    pub flushes: AtomicU64,
+    /// Cells they took back.
+    pub flushed: AtomicU64,
+    /// Cells in the transfer cache now.
+    pub transfer_cells: AtomicU64,
+    /// Spans of the class now.
+    pub spans: AtomicU64,
+    /// Cells of these spans.
+    pub cells: AtomicU64,
+    /// Cells of these spans that are free and recycled, or never used.
+    pub central_cells: AtomicU64,
+    /// Cells taken out of front caches from outside (drains), which are no flushes.
+    pub drained: AtomicU64,
+    /// Bytes of slices of these spans.
+    pub span_bytes: AtomicU64,
+}
+
+/// Figures of one lock for one reason. Written under that lock.
+#[repr(C, align(128))]
+pub struct LockStats {
+    /// Odd while the block changes.
+    pub seq: AtomicU32,
+    /// A [`LockId`](crate::words::LockId), valid once the counts are not 0.
+    pub lock: AtomicU32,
+    /// How long it was held.
+    pub hold: Histogram,
+    /// How long it was waited for; an acquisition without contention counts as 0 ns.
+    pub wait: Histogram,
+}
+
+/// A log2 histogram, see [`BUCKETS`].
+#[repr(C)]
+pub struct Histogram {
+    /// Number of durations.
+    pub count: AtomicU64,
+    /// Their sum, ns.
+    pub sum_ns: AtomicU64,
+    /// The longest, ns.
+    pub max_ns: AtomicU64,
+    /// When the longest ended, `CLOCK_MONOTONIC`, ns.
+    pub max_at_ns: AtomicU64,
+    /// Thread that held or waited that long, in its own pid namespace.
+    pub max_tid: AtomicU32,
+    /// Durations over the stall threshold.
+    pub stalls: AtomicU32,
+    /// Counts per bucket.
+    pub buckets: [AtomicU64; BUCKETS],
+}
+
+/// The bucket of a duration.
+pub const fn bucket(ns: u64) -> usize {
+    let log2 = (63 - (ns | 1).leading_zeros()) as usize;
+    if log2 < BUCKETS { log2 } else { BUCKETS - 1 }
+}
+
+/// The first duration that a bucket does not hold any more, ns; `u64::MAX` for the last bucket.
+pub const fn bucket_end(index: usize) -> u64 {
+    if index + 1 >= BUCKETS { u64::MAX } else { 1 << (index + 1) }
+}
