@@ -1,0 +1,1 @@
+//! The eBPF source: probe hits as the kernel counted them.

@@ -1,0 +1,1 @@
+//! Reads the stats pages of a process.
