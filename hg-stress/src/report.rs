@@ -1,0 +1,171 @@
+//! The outcome of a run, as JSON and as text. Field names are a contract.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+/// RSS may end this much above its start without being called lost: a tenth of the start, but at least 1 MiB.
+const RSS_SLACK_BYTES: u64 = 1 << 20;
+
+/// The outcome of a run in threads mode.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Worker threads.
+    pub threads: usize,
+    /// Length of the load, seconds.
+    pub seconds: f64,
+    /// Allocations, frees and resizes.
+    pub ops: u64,
+    /// The same per second.
+    pub ops_per_s: f64,
+    /// Threads that ended and were replaced.
+    pub threads_replaced: u64,
+    /// Blocks found torn; a run ends at the first.
+    pub torn: Vec<String>,
+    /// Allocations that failed.
+    pub failed: u64,
+    /// Bad frees on purpose.
+    pub faults: FaultCount,
+    /// Resident memory.
+    pub rss: RssReport,
+    /// Lock holds and waits over the stall threshold, by the allocator's count.
+    pub stalls: u64,
+    /// Signals sent to provoke stalls.
+    pub stall_tries: u64,
+    /// Whether stalls were to be provoked.
+    pub stall_wanted: bool,
+}
+
+/// Injected faults and what became of them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FaultCount {
+    /// Injected, by kind of corruption.
+    pub injected: BTreeMap<&'static str, u64>,
+    /// Refused by the allocator's count, by kind of corruption.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Faults that were not answered by exactly one count of their kind, or did damage.
+    pub unanswered: Vec<String>,
+}
+
+/// Resident memory at four moments, bytes.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct RssReport {
+    /// After set-up of all threads and tables, before the first operation.
+    pub start: u64,
+    /// The most seen under load.
+    pub peak: u64,
+    /// After all blocks are freed.
+    pub after_free: u64,
+    /// After the allocator was asked to give back what is free.
+    pub after_trim: u64,
+}
+
+impl RssReport {
+    /// How memory came back: after the frees alone, after a trim, or not (within 10% or 1 MiB of the start).
+    pub fn returned(&self) -> Option<&'static str> {
+        let limit = self.start + (self.start / 10).max(RSS_SLACK_BYTES);
+        if self.after_free <= limit {
+            Some("after free-all")
+        } else if self.after_trim <= limit {
+            Some("after trim")
+        } else {
+            None
+        }
+    }
+}
+
+impl Report {
+    /// What is wrong with this run, in words; empty if nothing is.
+    pub fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        failures.extend(self.torn.iter().cloned());
+        failures.extend(self.faults.unanswered.iter().cloned());
+        if self.faults.injected != self.faults.refused {
+            failures.push("faults injected and faults refused differ".into());
+        }
+        if self.failed != 0 {
+            failures.push(format!("{} allocations failed", self.failed));
+        }
+        if self.rss.returned().is_none() {
+            failures.push("resident memory did not return to within 10% (or 1 MiB) of its start".into());
+        }
+        if self.stall_wanted && self.stalls == 0 {
+            failures.push(format!("no lock stall came about in {} tries", self.stall_tries));
+        }
+        failures
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "threads    {} for {:.1} s, {} replaced", self.threads, self.seconds, self.threads_replaced)?;
+        writeln!(f, "operations {} ({:.2} M/s)", self.ops, self.ops_per_s / 1e6)?;
+        writeln!(f, "torn       {}", self.torn.len())?;
+        writeln!(f, "failed     {}", self.failed)?;
+        for (kind, injected) in &self.faults.injected {
+            let refused = self.faults.refused.get(kind).unwrap_or(&0);
+            writeln!(f, "fault      {kind}: {injected} injected, {refused} refused and counted")?;
+        }
+        writeln!(f, "stalls     {} ({} signals)", self.stalls, self.stall_tries)?;
+        let RssReport { start, peak, after_free, after_trim } = self.rss;
+        let figures = [("start", start), ("peak", peak), ("after free-all", after_free), ("after trim", after_trim)];
+        let figures = figures.map(|(name, bytes)| format!("{name} {}", mib(bytes)));
+        writeln!(f, "RSS        {}; back {}", figures.join(", "), self.rss.returned().unwrap_or("NOT"))?;
+        let failures = self.failures();
+        failures.iter().try_for_each(|failure| writeln!(f, "FAILED     {failure}"))?;
+        f.write_str(if failures.is_empty() { "verdict    sound" } else { "verdict    NOT sound" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sound() -> Report {
+        Report {
+            threads: 8,
+            seconds: 1.0,
+            ops: 10,
+            ops_per_s: 10.0,
+            threads_replaced: 0,
+            torn: vec![],
+            failed: 0,
+            faults: FaultCount::default(),
+            rss: RssReport { start: 20 << 20, peak: 90 << 20, after_free: 21 << 20, after_trim: 20 << 20 },
+            stalls: 0,
+            stall_tries: 0,
+            stall_wanted: false,
+        }
+    }
+
+    #[test]
+    fn a_sound_run_has_no_failures_and_each_defect_is_one() {
+        assert_eq!(sound().failures(), Vec::<String>::new());
+        let defects: [fn(&mut Report); 6] = [
+            |r| r.torn.push("torn".into()),
+            |r| r.failed = 1,
+            |r| r.faults.unanswered.push("unanswered".into()),
+            |r| r.faults.injected.extend([("double free", 1)]),
+            |r| (r.rss.after_free, r.rss.after_trim) = (30 << 20, 23 << 20),
+            |r| r.stall_wanted = true,
+        ];
+        for (index, defect) in defects.iter().enumerate() {
+            let mut report = sound();
+            defect(&mut report);
+            assert_eq!(report.failures().len(), 1, "defect {index}");
+        }
+    }
+
+    #[test]
+    fn rss_says_when_it_came_back() {
+        let rss = |after_free, after_trim| RssReport { start: 20 << 20, peak: 0, after_free, after_trim }.returned();
+        assert_eq!(rss(22 << 20, 22 << 20), Some("after free-all"));
+        assert_eq!(rss(40 << 20, 22 << 20), Some("after trim"));
+        assert_eq!(rss(40 << 20, 40 << 20), None);
+    }
+}
