@@ -17,4 +17,6 @@ pub mod page;
 mod usdt;
 pub mod words;
 
-pub use catalogue::{PROBES, Probe, ProbeId, emit};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub use catalogue::emit;
+pub use catalogue::{PROBES, Probe, ProbeId};

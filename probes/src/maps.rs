@@ -3,13 +3,44 @@
 //! Every value is per CPU and is changed by atomic adds only; hg-top adds the CPUs up. Keys hold the *thread group id in
 //! the initial pid namespace* as `tgid`, so that two containers' pid 1 differ.
 
+use crate::ProbeId;
+use crate::catalogue::Rate;
 use crate::page::BUCKETS;
+
+/// Whether the BPF program does anything with a probe. hg-top attaches to no other: a hit costs the process half a
+/// microsecond, and large objects and samples are counted by the stats page already.
+pub const fn is_watched(probe: ProbeId) -> bool {
+    use ProbeId::{Flush, LockAcquire, LockRelease, Refill};
+    matches!(probe, Refill | Flush | LockAcquire | LockRelease) || is_event(probe)
+}
+
+/// Whether each hit of a probe becomes an [`Event`].
+pub const fn is_event(probe: ProbeId) -> bool {
+    matches!(probe.probe().rate, Rate::Rare)
+}
+
+/// Whether the event of a probe carries the stack of its thread.
+pub const fn has_stack(probe: ProbeId) -> bool {
+    matches!(probe, ProbeId::LockStall | ProbeId::Corruption)
+}
 
 /// Entries of the filter map: processes that can be watched at once.
 pub const MAX_PROCESSES: u32 = 4096;
 
 /// Keys of the class and lock maps that one process may create, so that a hostile target cannot fill them for the others.
 pub const MAX_KEYS_PER_PROCESS: u32 = 2048;
+
+/// Value of the filter map, whose key is the `tgid`: a process that is watched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// Keys of the class and lock maps that its hits created, see [`MAX_KEYS_PER_PROCESS`].
+    pub keys: u64,
+    /// The watched process that forked it, or 0 for one that the user named.
+    pub parent: u32,
+    /// Zero.
+    pub reserved: u32,
+}
 
 /// Key of the class map.
 #[repr(C)]

@@ -17,7 +17,13 @@
 //! # How it may change
 //! Fields are appended where reserved words stand, and a feature bit tells of them; anything else raises [`VERSION`].
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(not(target_arch = "bpf"))]
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::AtomicU64;
+
+/// BPF has no atomics of 32 bits; its program uses the constants of this module only.
+#[cfg(target_arch = "bpf")]
+type AtomicU32 = core::cell::UnsafeCell<u32>;
 
 /// Name of the memfd; the kernel shows it as `/memfd:hg.stats`.
 pub const NAME: &core::ffi::CStr = c"hg.stats";

@@ -11,6 +11,7 @@
 //! The note is SystemTap's version 3: <https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation>.
 
 /// A value that fits an argument register of a probe.
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "no sites there"))]
 pub(crate) trait Word: Copy {
     /// The value as the register holds it; signed values are sign-extended.
     fn word(self) -> u64;
@@ -43,23 +44,47 @@ impl Word for usize {
 /// The argument string of a note for 1 to 6 arguments of 8 bytes.
 #[cfg(target_arch = "x86_64")]
 macro_rules! note_args {
-    ($a:ident) => { "8@%rdi" };
-    ($a:ident $b:ident) => { "8@%rdi 8@%rsi" };
-    ($a:ident $b:ident $c:ident) => { "8@%rdi 8@%rsi 8@%rdx" };
-    ($a:ident $b:ident $c:ident $d:ident) => { "8@%rdi 8@%rsi 8@%rdx 8@%rcx" };
-    ($a:ident $b:ident $c:ident $d:ident $e:ident) => { "8@%rdi 8@%rsi 8@%rdx 8@%rcx 8@%r8" };
-    ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident) => { "8@%rdi 8@%rsi 8@%rdx 8@%rcx 8@%r8 8@%r9" };
+    ($a:ident) => {
+        "8@%rdi"
+    };
+    ($a:ident $b:ident) => {
+        "8@%rdi 8@%rsi"
+    };
+    ($a:ident $b:ident $c:ident) => {
+        "8@%rdi 8@%rsi 8@%rdx"
+    };
+    ($a:ident $b:ident $c:ident $d:ident) => {
+        "8@%rdi 8@%rsi 8@%rdx 8@%rcx"
+    };
+    ($a:ident $b:ident $c:ident $d:ident $e:ident) => {
+        "8@%rdi 8@%rsi 8@%rdx 8@%rcx 8@%r8"
+    };
+    ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident) => {
+        "8@%rdi 8@%rsi 8@%rdx 8@%rcx 8@%r8 8@%r9"
+    };
 }
 
 /// The argument string of a note for 1 to 6 arguments of 8 bytes.
 #[cfg(target_arch = "aarch64")]
 macro_rules! note_args {
-    ($a:ident) => { "8@x0" };
-    ($a:ident $b:ident) => { "8@x0 8@x1" };
-    ($a:ident $b:ident $c:ident) => { "8@x0 8@x1 8@x2" };
-    ($a:ident $b:ident $c:ident $d:ident) => { "8@x0 8@x1 8@x2 8@x3" };
-    ($a:ident $b:ident $c:ident $d:ident $e:ident) => { "8@x0 8@x1 8@x2 8@x3 8@x4" };
-    ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident) => { "8@x0 8@x1 8@x2 8@x3 8@x4 8@x5" };
+    ($a:ident) => {
+        "8@x0"
+    };
+    ($a:ident $b:ident) => {
+        "8@x0 8@x1"
+    };
+    ($a:ident $b:ident $c:ident) => {
+        "8@x0 8@x1 8@x2"
+    };
+    ($a:ident $b:ident $c:ident $d:ident) => {
+        "8@x0 8@x1 8@x2 8@x3"
+    };
+    ($a:ident $b:ident $c:ident $d:ident $e:ident) => {
+        "8@x0 8@x1 8@x2 8@x3 8@x4"
+    };
+    ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident) => {
+        "8@x0 8@x1 8@x2 8@x3 8@x4 8@x5"
+    };
 }
 
 /// Assembles the site `hg_probe_NAME`, its semaphore `hg_semaphore_NAME` and its note.
