@@ -1,0 +1,322 @@
+//! One arena, put together: front caches, one locked pool per class, the grid, the stats page.
+//!
+//! `small.rs` holds the paths of malloc and free for cells, `large.rs` those of large objects, `resize.rs` what is built
+//! on both. An arena is a static, all zero until its first allocation starts it; the fast paths find out without a test
+//! of their own, because the limits that they compare with are 0 until then.
+
+use crate::cell::Entry;
+use crate::central::Central;
+use crate::config::Config;
+use crate::fork;
+use crate::front::drain::{Classes, Give};
+use crate::front::{self, Fronts};
+use crate::grid::grow::Backing;
+use crate::grid::tables::Tables;
+use crate::grid::{SLACK, SharedGrid};
+use crate::lock::Lock;
+use crate::safety::deferred::Deferred;
+use crate::size_class::{self, CLASSES, COUNT};
+use crate::stats;
+use crate::sys::{Errno, KeepErrno, clock, env, futex, memory, rseq, thread};
+use crate::transfer::Transfer;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use hg_probes::page::{self, StatsPage};
+use hg_probes::words::{Cause, LockId, Reason, Tier};
+
+/// What stands under a class's lock.
+pub(crate) struct Pool {
+    pub(crate) transfer: Transfer,
+    pub(crate) central: Central,
+}
+
+/// What the fast paths read. Written at the start, but for `limit`, which grows.
+#[repr(C, align(128))]
+pub(crate) struct Hot {
+    /// Requests below this many bytes find their class by table: 0 until the arena is started.
+    pub(crate) table_limit: AtomicUsize,
+    /// Offset of the thread's id that indexes front caches, and of its pointer to the current sequence.
+    pub(crate) id: AtomicIsize,
+    pub(crate) sequence: AtomicIsize,
+    /// Block 0 of the front caches.
+    pub(crate) fronts: AtomicUsize,
+    /// First address of user memory, and how many bytes of it are accessible: 0 until the arena is started.
+    pub(crate) base: AtomicUsize,
+    pub(crate) limit: AtomicUsize,
+    /// Start of the descriptors, and of the cell states.
+    pub(crate) descriptors: AtomicUsize,
+    pub(crate) states: AtomicUsize,
+}
+
+/// An arena of one process.
+pub(crate) struct Arena {
+    pub(crate) hot: Hot,
+    pub(crate) fronts: Fronts,
+    pub(crate) pools: [Lock<Pool>; COUNT],
+    pub(crate) grid: SharedGrid,
+    pub(crate) deferred: Deferred,
+    page: AtomicPtr<StatsPage>,
+    settings: UnsafeCell<Settings>,
+    phase: AtomicU32,
+    number: u32,
+    name: &'static str,
+}
+
+/// What was decided at the start, and does not change.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) tables: Tables,
+    pub(crate) backing: Backing,
+    pub(crate) cap_bytes: usize,
+}
+
+// SAFETY: S7, `settings` is written by the one thread that starts the arena, before `phase` says started.
+unsafe impl Sync for Arena {}
+
+const NEW: u32 = 0;
+const STARTING: u32 = 1;
+const STARTED: u32 = 2;
+const FAILED: u32 = 3;
+
+impl Arena {
+    pub(crate) const fn new(number: u32, name: &'static str) -> Self {
+        Arena {
+            hot: Hot {
+                table_limit: AtomicUsize::new(0),
+                id: AtomicIsize::new(0),
+                sequence: AtomicIsize::new(0),
+                fronts: AtomicUsize::new(0),
+                base: AtomicUsize::new(0),
+                limit: AtomicUsize::new(0),
+                descriptors: AtomicUsize::new(0),
+                states: AtomicUsize::new(0),
+            },
+            fronts: Fronts::new(),
+            pools: [const { Lock::new(Pool { transfer: Transfer::new(), central: Central::new() }) }; COUNT],
+            grid: SharedGrid::new(),
+            deferred: Deferred::new(),
+            page: AtomicPtr::new(core::ptr::null_mut()),
+            settings: UnsafeCell::new(Settings {
+                tables: Tables::new(),
+                backing: Backing { tier: Tier::Base, pin: false },
+                cap_bytes: 0,
+            }),
+            phase: AtomicU32::new(NEW),
+            number,
+            name,
+        }
+    }
+
+    /// The stats page, once the arena is started.
+    pub(crate) fn page(&self) -> Option<&'static StatsPage> {
+        // SAFETY: S6, the page is never unmapped.
+        unsafe { self.page.load(Acquire).as_ref() }
+    }
+
+    /// The settings, once the arena is started.
+    pub(crate) fn settings(&self) -> Option<&Settings> {
+        // SAFETY: S7, nobody writes them after the phase said started.
+        (self.phase.load(Acquire) == STARTED).then(|| unsafe { &*self.settings.get() })
+    }
+
+    /// Starts the arena if nobody did. False if that failed, or if the calling thread is doing it further up its stack.
+    #[cold]
+    pub(crate) fn ensure_started(&'static self) -> bool {
+        loop {
+            match self.phase.compare_exchange(NEW, STARTING, Acquire, Acquire) {
+                Ok(_) => {
+                    let started = self.start().is_ok();
+                    self.phase.store(if started { STARTED } else { FAILED }, Release);
+                    futex::wake(&self.phase, u32::MAX >> 1);
+                    if started {
+                        // May allocate, hence after the start.
+                        fork::register();
+                    }
+                    return started;
+                }
+                Err(STARTING) => futex::wait(&self.phase, STARTING, 1_000_000_000),
+                Err(phase) => return phase == STARTED,
+            }
+        }
+    }
+
+    fn start(&self) -> Result<(), Errno> {
+        clock::start();
+        let config = Config::read();
+        let area = rseq::choose(config.rseq);
+        let ids = if area.registered { env::possible_cpus() } else { 0 };
+        let tables = reserve_tables(config.cap_bytes)?;
+        let fronts_bytes = self.fronts.start(ids)?;
+        let page_address = memory::map_named(page::NAME, size_of::<StatsPage>())?;
+        // SAFETY: S6, the mapping has the page's size and alignment, reads as zero, and stays.
+        let page: &'static StatsPage = unsafe { &*(page_address as *const StatsPage) };
+
+        let drains = rseq::register_fence() || !area.registered;
+        let header = &page.header;
+        header.arena.store(self.number, Relaxed);
+        header.stall_us.store(config.stall_us, Relaxed);
+        header.features.store(
+            if area.registered { page::feature::RSEQ } else { 0 }
+                | if area.mm_cid { page::feature::MM_CID } else { 0 }
+                | if drains { page::feature::DRAIN } else { 0 },
+            Relaxed,
+        );
+        header.pin_wanted.store(u32::from(config.backing.pin), Relaxed);
+        header.tier_wanted.store(config.backing.tier as u32, Relaxed);
+        self.describe(page, &tables);
+
+        for (class, pool) in self.pools.iter().enumerate() {
+            pool.name(LockId::class(CLASSES[class].size), class, page);
+            if let Some(mut pool) = pool.lock(Reason::Policy) {
+                pool.central.start(tables, class);
+            }
+        }
+        self.grid.start(tables, fronts_bytes + size_of::<StatsPage>(), page);
+        // SAFETY: S7, the arena is not started yet.
+        unsafe {
+            *self.settings.get() =
+                Settings { tables, backing: config.backing, cap_bytes: (tables.cap as usize) * size_class::SLICE };
+        }
+        self.hot.id.store(area.id, Relaxed);
+        self.hot.sequence.store(area.sequence, Relaxed);
+        self.hot.fronts.store(self.fronts.address(), Relaxed);
+        self.hot.descriptors.store(tables.descriptors, Relaxed);
+        self.hot.states.store(tables.states, Relaxed);
+        self.hot.base.store(tables.base, Relaxed);
+        header.magic.store(page::MAGIC, Release);
+        self.page.store(core::ptr::from_ref(page).cast_mut(), Release);
+        self.hot.table_limit.store(size_class::TABLE_MAX + 1, Release);
+        Ok(())
+    }
+
+    /// Writes the identity of the arena into its stats page.
+    fn describe(&self, page: &StatsPage, tables: &Tables) {
+        let header = &page.header;
+        header.version.store(page::VERSION, Relaxed);
+        header.header_size.store(size_of::<page::Header>() as u32, Relaxed);
+        header.size.store(size_of::<StatsPage>() as u64, Relaxed);
+        header.pid.store(thread::pid(), Relaxed);
+        header.kind.store(page::kind::PRIVATE, Relaxed);
+        for (word, bytes) in header.name.iter().zip(self.name.as_bytes().chunks(8)) {
+            let mut padded = [0; 8];
+            padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            word.store(u64::from_le_bytes(padded), Relaxed);
+        }
+        header.created_ns.store(clock::now_ns(), Relaxed);
+        header.class_count.store(COUNT as u32, Relaxed);
+        header.fronts_address.store(self.fronts.address() as u64, Relaxed);
+        header.fronts_stride.store(Fronts::stride() as u64, Relaxed);
+        header.fronts_count.store((self.fronts.rseq_blocks() + front::slot::COUNT) as u32, Relaxed);
+        header.fronts_rseq.store(self.fronts.rseq_blocks() as u32, Relaxed);
+        header.base_address.store(tables.base as u64, Relaxed);
+        header.page_bytes.store(memory::HUGE_PAGE as u64, Relaxed);
+        header.slice_bytes.store(size_class::SLICE as u64, Relaxed);
+        header.reserved_bytes.store(u64::from(tables.cap) * size_class::SLICE as u64, Relaxed);
+        for (class, block) in page.classes.iter().enumerate().take(COUNT) {
+            block.size.store(CLASSES[class].size, Relaxed);
+            block.front_offset.store(front::OFFSETS[class], Relaxed);
+            block.entry_bytes.store(front::ENTRY, Relaxed);
+        }
+    }
+
+    /// Bytes of cells by which one block's front caches may grow above their first capacities: all blocks together keep at
+    /// most an eighth of the committed memory, or 1 MiB each if that is more.
+    pub(crate) fn front_budget(&self) -> u64 {
+        let committed = self.page().map_or(0, |page| page.header.committed_bytes.load(Relaxed));
+        (committed / 8 / self.fronts.rseq_blocks().max(1) as u64).clamp(1 << 20, 64 << 20)
+    }
+
+    /// Empties all caches into their spans and gives all free memory back. Returns the bytes given back.
+    pub(crate) fn trim(&self, cause: Cause) -> u64 {
+        let _errno = KeepErrno::new();
+        if self.settings().is_none() {
+            return 0;
+        }
+        self.fronts.drain(self);
+        for (class, pool) in self.pools.iter().enumerate() {
+            if let Some(mut pool) = pool.lock(Reason::Drain) {
+                pool.empty_transfer(self);
+                pool.central.detach_all_free(&self.grid);
+                self.publish_class(class, &pool);
+            }
+        }
+        self.grid.shrink(0, cause)
+    }
+
+    /// Gives free memory above the slack back, after frees. One relaxed load where there is none.
+    pub(crate) fn shrink_above_slack(&self) {
+        let slack_bytes = u64::from(SLACK) * size_class::SLICE as u64;
+        if self.page().is_some_and(|page| page.header.free_dirty_bytes.load(Relaxed) > slack_bytes) {
+            // A little more than needed, or every further free would make a system call.
+            self.grid.shrink(SLACK / 4 * 3, Cause::Slack);
+        }
+    }
+
+    /// Brings the gauges of a class's block up to date. Under the class lock.
+    pub(crate) fn publish_class(&self, class: usize, pool: &Pool) {
+        let (Some(page), Some(shape)) = (self.page(), CLASSES.get(class)) else { return };
+        stats::class(page, class, |block| {
+            let spans = u64::from(pool.central.spans);
+            block.transfer_cells.store(pool.transfer.length() as u64, Relaxed);
+            block.spans.store(spans, Relaxed);
+            block.cells.store(spans * u64::from(shape.cells), Relaxed);
+            block.central_cells.store(pool.central.free_cells, Relaxed);
+            block.span_bytes.store(spans * u64::from(shape.slices) * size_class::SLICE as u64, Relaxed);
+        });
+    }
+}
+
+impl Pool {
+    /// Gives a cell back to its span, and the span to the grid if it became free and is not needed.
+    pub(crate) fn put_central(&mut self, entry: Entry, arena: &Arena) {
+        if let Some(free_span) = self.central.put(entry) {
+            self.central.detach_span(free_span, &arena.grid);
+        }
+    }
+
+    fn empty_transfer(&mut self, arena: &Arena) {
+        let central = &mut self.central;
+        self.transfer.take(usize::MAX, &mut |entry| {
+            if let Some(free_span) = central.put(entry) {
+                central.detach_span(free_span, &arena.grid);
+            }
+            true
+        });
+    }
+}
+
+impl Classes for Arena {
+    fn under_lock(&self, class: usize, action: &mut dyn FnMut()) -> bool {
+        let guard = self.pools.get(class).and_then(|pool| pool.lock(Reason::Drain));
+        guard.is_some_and(|_guard| {
+            action();
+            true
+        })
+    }
+
+    fn take_back(&self, class: usize, fill: &mut dyn FnMut(Give)) -> bool {
+        let Some(mut pool) = self.pools.get(class).and_then(|pool| pool.lock(Reason::Drain)) else { return false };
+        let mut cells = 0;
+        fill(&mut |entry| {
+            cells += 1;
+            pool.put_central(entry, self);
+        });
+        if let Some(page) = self.page() {
+            stats::class(page, class, |block| stats::add(&block.drained, cells));
+        }
+        self.publish_class(class, &pool);
+        true
+    }
+}
+
+/// Reserves as much address space as the kernel allows: half again and again where a limit (RLIMIT_AS, overcommit,
+/// valgrind) refuses the cap.
+fn reserve_tables(cap_bytes: usize) -> Result<Tables, Errno> {
+    let mut cap = cap_bytes.next_multiple_of(memory::HUGE_PAGE);
+    loop {
+        match Tables::reserve(cap) {
+            Err(_) if cap > 64 << 20 => cap = (cap / 2).next_multiple_of(memory::HUGE_PAGE),
+            outcome => return outcome,
+        }
+    }
+}

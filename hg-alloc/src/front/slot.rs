@@ -1,0 +1,109 @@
+//! Front caches for threads without restartable sequences: a few blocks, each behind a lock of its own.
+//!
+//! Under valgrind, old kernels, seccomp filters, `GLIBC_TUNABLES=glibc.pthread.rseq=0` or `HG_RSEQ=0` every thread comes
+//! here; otherwise only children of a raw `clone`. A slot is tried once and never waited for: who finds it taken goes to
+//! the class instead. The lock holds its owner's thread id, so that a signal handler that interrupted the owner does so
+//! too.
+
+use super::{ENTRY, Fronts};
+use crate::cell::Entry;
+use crate::sys::thread;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Number of slots, hence of blocks behind the per-CPU ones.
+pub(crate) const COUNT: usize = 4;
+
+/// How often a drain looks at a slot that is taken; its owner keeps it for some 10 ns unless it is preempted.
+const PATIENCE: u32 = 10_000;
+
+/// The locks of the slots.
+pub(crate) struct Slots([Line; COUNT]);
+
+/// A lock on a cache line of its own.
+#[repr(C, align(64))]
+struct Line(AtomicU32);
+
+impl Slots {
+    pub(crate) const fn new() -> Self {
+        Slots([const { Line(AtomicU32::new(0)) }; COUNT])
+    }
+}
+
+/// The right to use one slot's block.
+pub(crate) struct Slot<'a> {
+    fronts: &'a Fronts,
+    line: &'a AtomicU32,
+    /// The slot's block.
+    pub(crate) block: usize,
+}
+
+impl Fronts {
+    /// The slot of the calling thread, if it is free.
+    pub(crate) fn slot(&self) -> Option<Slot<'_>> {
+        let tid = thread::tid();
+        let index = tid as usize % COUNT;
+        self.take_slot(index, tid)
+    }
+
+    /// A certain slot, for drains. `None` if its owner keeps it for long: it may be stopped.
+    pub(super) fn slot_at(&self, index: usize) -> Option<Slot<'_>> {
+        let tid = thread::tid();
+        (0..PATIENCE).find_map(|_| {
+            core::hint::spin_loop();
+            self.take_slot(index, tid)
+        })
+    }
+
+    fn take_slot(&self, index: usize, tid: u32) -> Option<Slot<'_>> {
+        let line = &self.slots.0.get(index)?.0;
+        line.compare_exchange(0, tid, Acquire, Relaxed).ok()?;
+        Some(Slot { fronts: self, line, block: self.rseq_blocks() + index })
+    }
+
+    /// Frees all slots in a forked child. What a vanished thread held there stays consistent: one store commits.
+    pub(crate) fn reset_slots(&self) {
+        for line in &self.slots.0 {
+            line.0.store(0, Relaxed);
+        }
+    }
+}
+
+impl Slot<'_> {
+    /// Takes the topmost entry of a class.
+    pub(crate) fn pop(&self, class: usize) -> Option<Entry> {
+        let head = self.fronts.head(self.block, class);
+        let top = head.top.load(Relaxed);
+        if top == 0 {
+            return None;
+        }
+        let [cell, state] = self.words(class, top);
+        let entry = Entry { cell: cell.load(Relaxed) as usize, state: state.load(Relaxed) as usize };
+        head.top.store(top - ENTRY, Release);
+        Some(entry)
+    }
+
+    /// Puts an entry on top of a class's array, if there is room.
+    pub(crate) fn push(&self, class: usize, entry: Entry) -> bool {
+        let head = self.fronts.head(self.block, class);
+        let top = head.top.load(Relaxed) + ENTRY;
+        if top > head.cap.load(Relaxed) {
+            return false;
+        }
+        let [cell, state] = self.words(class, top);
+        cell.store(entry.cell as u64, Relaxed);
+        state.store(entry.state as u64, Relaxed);
+        head.top.store(top, Release);
+        true
+    }
+
+    fn words(&self, class: usize, top: u32) -> &[AtomicU64; 2] {
+        // SAFETY: S5, the entry `top` bytes from the head lies in the class's array, and the slot's lock is held.
+        unsafe { &*(core::ptr::from_ref(self.fronts.head(self.block, class)).byte_add(top as usize).cast()) }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.line.store(0, Release);
+    }
+}

@@ -1,0 +1,275 @@
+//! The grid: an arena's address space, cut into slices, and who has them.
+//!
+//! The whole cap is reserved at once; slices below `top` are accessible. Each of these belongs to a *run*: a span, a large
+//! object, or free memory of one of three [`Pool`]s. Runs are found by size in O(1) (`runs.rs`), memory is committed in
+//! granules (`grow.rs`) and given back (`shrink.rs`) by two-phase commits: decide and mark under the lock, make the
+//! system call without it, publish under the lock.
+//!
+//! Lock: one [`Lock`] around [`Grid`], ranked after the class locks. Callers: `central.rs` (spans, under a class lock),
+//! `large.rs`, and the two files above.
+
+pub(crate) mod grow;
+pub(crate) mod runs;
+pub(crate) mod shrink;
+pub(crate) mod tables;
+
+use crate::lock::Lock;
+use crate::size_class::{SLICE, SLICE_SHIFT};
+use crate::stats;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use hg_probes::page::{GRID_LOCK, StatsPage};
+use hg_probes::words::{Cause, LockId, Reason, Tier};
+use runs::{Bins, Pool};
+use tables::{Kind, Tables};
+
+/// Memory is committed in granules of so many slices (16 MiB).
+pub(crate) const GRANULE: u32 = (16 << 20) >> SLICE_SHIFT;
+
+/// Free memory used before that an arena keeps before it gives any back, slices (16 MiB).
+pub(crate) const SLACK: u32 = GRANULE;
+
+/// Why the grid could not serve a request under its lock; the caller releases its locks, asks [`grow`], and tries again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// So many contiguous slices.
+    Slices(u32),
+    /// Room for cell states.
+    States,
+}
+
+/// What stands under the grid lock.
+pub(crate) struct Grid {
+    /// Where everything lies. Fixed at the start.
+    pub(crate) tables: Tables,
+    /// Free runs by size.
+    pub(crate) bins: Bins,
+    /// Slices made accessible so far.
+    top: u32,
+    /// Bytes of cell states handed out, and accessible.
+    states_used: usize,
+    states_committed: usize,
+    /// Thread that makes system calls to grow, 0 for none.
+    growing: u32,
+    /// Number of runs that somebody is giving back.
+    releasing: u32,
+    /// Slices of spans and of large objects.
+    span_slices: u32,
+    large_slices: u32,
+    large_count: u64,
+    large_allocs: u64,
+    large_frees: u64,
+    /// Whether the last attempt to grow was refused.
+    blocked: bool,
+    pinned_bytes: u64,
+    tier: Tier,
+    /// Bytes of tables that do not depend on the arena's size.
+    fixed_bytes: usize,
+    page: Option<&'static StatsPage>,
+}
+
+/// The grid, its lock, and the word that those sleep on who wait for somebody else's growth.
+pub(crate) struct SharedGrid {
+    pub(crate) lock: Lock<Grid>,
+    grown: AtomicU32,
+}
+
+impl SharedGrid {
+    pub(crate) const fn new() -> Self {
+        SharedGrid {
+            lock: Lock::new(Grid {
+                tables: Tables::new(),
+                bins: Bins::new(),
+                top: 0,
+                states_used: 0,
+                states_committed: 0,
+                growing: 0,
+                releasing: 0,
+                span_slices: 0,
+                large_slices: 0,
+                large_count: 0,
+                large_allocs: 0,
+                large_frees: 0,
+                blocked: false,
+                pinned_bytes: 0,
+                tier: Tier::None,
+                fixed_bytes: 0,
+                page: None,
+            }),
+            grown: AtomicU32::new(0),
+        }
+    }
+
+    /// Gives the grid its tables and its stats page. Called once, before anybody else can see the arena.
+    pub(crate) fn start(&self, tables: Tables, fixed_bytes: usize, page: &'static StatsPage) {
+        self.lock.name(LockId::GRID, GRID_LOCK, page);
+        if let Some(mut grid) = self.lock.lock(Reason::Policy) {
+            grid.tables = tables;
+            grid.fixed_bytes = fixed_bytes;
+            grid.page = Some(page);
+            grid.publish();
+        }
+    }
+
+    /// Takes the lock for a fork, at a moment when nobody is between the two phases of a growth or a release, so that the
+    /// child inherits no half-done one. Returns whether the lock was taken (not if the calling thread had it).
+    pub(crate) fn lock_for_fork(&self) -> bool {
+        for _ in 0..200 {
+            if !self.lock.lock_for_fork() {
+                return false;
+            }
+            // SAFETY: S2, the lock is held for the fork.
+            let grid = unsafe { self.lock.value_in_fork() };
+            if grid.growing == 0 && grid.releasing == 0 {
+                return true;
+            }
+            // SAFETY: S2, taken above, and the reference has ended.
+            unsafe { self.lock.unlock_after_fork() };
+            crate::sys::futex::wait(&self.grown, self.grown.load(Relaxed), 1_000_000);
+        }
+        // The thread that forks is itself between two phases, in a signal handler: the child gives up what it was doing.
+        self.lock.lock_for_fork()
+    }
+
+    /// Ends in a forked child what its parent's other threads were doing.
+    ///
+    /// # Safety
+    /// The child has one thread, which holds the lock for the fork.
+    pub(crate) unsafe fn end_inherited_phases(&self) {
+        // SAFETY: S2, by the caller's promise.
+        let grid = unsafe { self.lock.value_in_fork() };
+        grid.growing = 0;
+        grid.releasing = 0;
+    }
+}
+
+impl Grid {
+    /// Takes `count` slices whose first is at a multiple of `align` slices. Returns the first and whether its memory is known
+    /// to be zero.
+    pub(crate) fn take(&mut self, count: u32, align: u32) -> Result<(u32, bool), Need> {
+        // The tables start at a multiple of a huge page; greater alignments need room to move.
+        let room = count.saturating_add(align.saturating_sub(1));
+        for pool in [Pool::Dirty, Pool::Fresh] {
+            if let Some((head, length)) = self.bins.find(&self.tables, pool, room) {
+                self.bins.remove(&self.tables, pool, head);
+                let first = self.tables.align_slice(head, align);
+                self.put_back(pool, head, first - head);
+                self.put_back(pool, first + count, head + length - first - count);
+                return Ok((first, pool == Pool::Fresh));
+            }
+        }
+        Err(Need::Slices(room))
+    }
+
+    /// Puts a run into a pool, if it has any slices.
+    fn put_back(&mut self, pool: Pool, head: u32, length: u32) {
+        if length > 0 {
+            self.bins.insert(&self.tables, pool, head, length);
+        }
+    }
+
+    /// Takes a span. The caller describes it.
+    pub(crate) fn take_span(&mut self, slices: u32) -> Result<u32, Need> {
+        let (head, _) = self.take(slices, 1)?;
+        self.span_slices += slices;
+        self.publish();
+        Ok(head)
+    }
+
+    /// Takes a span back.
+    pub(crate) fn return_span(&mut self, head: u32, slices: u32) {
+        self.span_slices -= slices;
+        self.bins.insert(&self.tables, Pool::Dirty, head, slices);
+        self.publish();
+    }
+
+    /// Room for the states of a span's cells, zeroed, in units of 64 bytes from the start of the states.
+    pub(crate) fn take_states(&mut self, bytes: usize) -> Result<u32, Need> {
+        let bytes = bytes.next_multiple_of(64);
+        // A racing bad free may read past a block by the most cells a span can have: never to the end of the memory.
+        if self.states_used + bytes + tables::STATES_MARGIN > self.states_committed {
+            return Err(Need::States);
+        }
+        let block = self.states_used / 64;
+        self.states_used += bytes;
+        Ok(block as u32)
+    }
+
+    /// Marks a run as a large object.
+    pub(crate) fn open_large(&mut self, head: u32, slices: u32) {
+        self.tables.set_run(head, Kind::Large, slices);
+        self.large_slices += slices;
+        self.large_count += 1;
+        self.large_allocs += 1;
+        self.publish();
+    }
+
+    /// Frees a large object.
+    pub(crate) fn close_large(&mut self, head: u32, slices: u32) {
+        self.large_slices -= slices;
+        self.large_count -= 1;
+        self.large_frees += 1;
+        self.bins.insert(&self.tables, Pool::Dirty, head, slices);
+        self.publish();
+    }
+
+    /// Changes the length of a large object in place, if the memory behind it allows.
+    pub(crate) fn resize_large(&mut self, head: u32, old: u32, new: u32) -> bool {
+        if new < old {
+            self.bins.insert(&self.tables, Pool::Dirty, head + new, old - new);
+        } else if new > old {
+            let next = head + old;
+            let Some((pool, length)) = self.tables.free_run(next, self.top) else { return false };
+            if length < new - old || pool == Pool::Released {
+                return false;
+            }
+            self.bins.remove(&self.tables, pool, next);
+            self.put_back(pool, head + new, length - (new - old));
+        }
+        self.tables.set_run(head, Kind::Large, new);
+        self.large_slices = self.large_slices + new - old;
+        self.publish();
+        true
+    }
+
+    /// Bytes committed: all accessible memory less what was given back.
+    pub(crate) fn committed_bytes(&self) -> u64 {
+        u64::from(self.top - self.bins.slices(Pool::Released)) * SLICE as u64
+    }
+
+    /// Brings the stats page up to date.
+    fn publish(&self) {
+        let Some(page) = self.page else { return };
+        let header = &page.header;
+        let bytes = |slices: u32| u64::from(slices) * SLICE as u64;
+        stats::change(&header.seq, || {
+            let committed = self.committed_bytes();
+            header.committed_bytes.store(committed, Relaxed);
+            if committed > header.committed_peak_bytes.load(Relaxed) {
+                header.committed_peak_bytes.store(committed, Relaxed);
+            }
+            header.free_dirty_bytes.store(bytes(self.bins.slices(Pool::Dirty)), Relaxed);
+            header.free_clean_bytes.store(bytes(self.bins.slices(Pool::Fresh)), Relaxed);
+            header.span_bytes.store(bytes(self.span_slices), Relaxed);
+            header.large_bytes.store(bytes(self.large_slices), Relaxed);
+            header.large_count.store(self.large_count, Relaxed);
+            header.large_allocs.store(self.large_allocs, Relaxed);
+            header.large_frees.store(self.large_frees, Relaxed);
+            let tables = self.states_used + self.top as usize * tables::SLICE_BYTES + self.fixed_bytes;
+            header.metadata_bytes.store(tables as u64, Relaxed);
+            header.pinned_bytes.store(self.pinned_bytes, Relaxed);
+            header.tier.store(self.tier as u32, Relaxed);
+            header.grow_blocked.store(u32::from(self.blocked), Relaxed);
+        });
+    }
+
+    /// Counts a refused growth. Returns whether this begins an episode of blocked growth.
+    fn count_refusal(&mut self, cause: Cause) -> bool {
+        if let Some(counter) = self.page.and_then(|page| page.header.grows_refused.get(cause as usize)) {
+            stats::add(counter, 1);
+        }
+        let begins = !self.blocked;
+        self.blocked = true;
+        self.publish();
+        begins
+    }
+}

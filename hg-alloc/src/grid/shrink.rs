@@ -1,0 +1,96 @@
+//! Giving memory back: free runs that were used before go to the system, in two phases.
+//!
+//! Under the lock a run is taken out of its pool, so that nobody can get it; without the lock the system call is made;
+//! under the lock the run becomes Released, or Dirty again if the kernel refused. At no time is it in no pool and not
+//! counted: `releasing` tells a fork of it.
+//!
+//! Where huge pages back the arena only whole ones are given back: a part of one frees nothing but splits it.
+
+use super::runs::Pool;
+use super::tables::Kind;
+use super::{Grid, SharedGrid};
+use crate::size_class::{SLICE, SLICE_SHIFT};
+use crate::sys::{clock, memory};
+use core::sync::atomic::Ordering::Relaxed;
+use hg_probes::catalogue::args;
+use hg_probes::emit;
+use hg_probes::words::{Cause, Reason, Tier};
+
+/// Runs given back by one call; more stay for the next.
+const BUDGET: u32 = 4096;
+
+/// Slices of a huge page.
+const PAGE: u32 = (memory::HUGE_PAGE >> SLICE_SHIFT) as u32;
+
+impl SharedGrid {
+    /// Gives free memory back until at most `keep` slices of it are left. Returns the bytes given back.
+    pub(crate) fn shrink(&self, keep: u32, cause: Cause) -> u64 {
+        let start = clock::now_ns();
+        let mut given = 0;
+        let mut last_bytes = 0;
+        for _ in 0..BUDGET {
+            let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
+            let Some((head, length)) = grid.candidate(keep) else { break };
+            grid.tables.set_run(head, Kind::Busy, length);
+            grid.releasing += 1;
+            let address = grid.tables.address(head);
+            drop(grid);
+
+            let released = memory::give_back(address, (length as usize) << SLICE_SHIFT).is_ok();
+
+            let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
+            grid.releasing = grid.releasing.saturating_sub(1);
+            let tables = grid.tables;
+            grid.bins.insert(&tables, if released { Pool::Released } else { Pool::Dirty }, head, length);
+            last_bytes = grid.committed_bytes();
+            grid.publish();
+            if !released {
+                break;
+            }
+            given += u64::from(length) * SLICE as u64;
+        }
+        if given > 0 {
+            let arena = self.lock.arena();
+            self.count_shrink();
+            emit::shrink(|| args::shrink {
+                arena,
+                old_bytes: last_bytes + given,
+                new_bytes: last_bytes,
+                cause,
+                ns: clock::now_ns().saturating_sub(start),
+            });
+        }
+        given
+    }
+
+    fn count_shrink(&self) {
+        if let Some(grid) = self.lock.lock(Reason::Policy)
+            && let Some(page) = grid.page
+        {
+            page.header.shrinks.store(page.header.shrinks.load(Relaxed) + 1, Relaxed);
+        }
+    }
+}
+
+impl Grid {
+    /// Takes the next run to give back out of its pool, if more than `keep` slices are free.
+    fn candidate(&mut self, keep: u32) -> Option<(u32, u32)> {
+        if self.bins.slices(Pool::Dirty) <= keep {
+            return None;
+        }
+        let (head, length) = self.bins.longest(&self.tables, Pool::Dirty)?;
+        if self.tier == Tier::Base {
+            self.bins.remove(&self.tables, Pool::Dirty, head);
+            return Some((head, length));
+        }
+        let first = head.next_multiple_of(PAGE);
+        let end = (head + length) / PAGE * PAGE;
+        if first >= end {
+            return None;
+        }
+        self.bins.remove(&self.tables, Pool::Dirty, head);
+        self.put_back(Pool::Dirty, head, first - head);
+        self.put_back(Pool::Dirty, end, head + length - end);
+        Some((first, end - first))
+    }
+}

@@ -1,0 +1,295 @@
+//! The tables of an arena: where they lie, and what a slice's records say.
+//!
+//! ```text
+//! descriptors   16 bytes a slice   read by every free
+//! runs          16 bytes a slice   what the grid knows of it; under the grid lock
+//! spans         28 bytes a slice   what its class knows of it; under the class lock
+//! states        bitmap and state bytes of spans, in blocks of 64 bytes
+//! user memory   slices
+//! ```
+//! One reservation holds all five, user memory last and apart from the rest by a guard of inaccessible pages, so that
+//! nothing an overrun of a user block can reach is ever followed (S4).
+//!
+//! A [`Run`] that is not the head (or, for free runs, the tail) of a run has kind None.
+
+use super::runs::Pool;
+use crate::size_class::{CLASSES, SLICE, SLICE_SHIFT};
+use crate::sys::{Errno, memory};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Inaccessible bytes between the tables and user memory.
+const GUARD: usize = memory::HUGE_PAGE;
+
+/// Bytes of accessible memory that always follow the last block of states: as many as a span can have cells.
+pub(crate) const STATES_MARGIN: usize = 4096;
+
+/// What every free reads of a slice. All zero: the slice belongs to no span.
+#[repr(C, align(16))]
+pub(crate) struct Descriptor {
+    /// Reciprocal of the class's cell size; 0 makes every check fail.
+    pub(crate) reciprocal: AtomicU64,
+    /// [`Place`], packed.
+    pub(crate) place: AtomicU64,
+}
+
+/// The second word of a descriptor.
+#[derive(Clone, Copy)]
+pub(crate) struct Place(pub(crate) u64);
+
+impl Place {
+    const fn new(states: u32, index: u32, front: u32) -> Place {
+        Place(states as u64 | (index as u64 & 0xffff) << 32 | (front as u64) << 48)
+    }
+
+    /// Where the states of the span's cells lie, bytes from the start of the states.
+    #[inline(always)]
+    pub(crate) const fn states(self) -> usize {
+        (self.0 as u32 as usize) << 6
+    }
+
+    /// Number of the slice in its span.
+    #[inline(always)]
+    pub(crate) const fn index(self) -> usize {
+        (self.0 >> 32) as usize & 0xffff
+    }
+
+    /// Where the class's array lies in a block of front caches, bytes.
+    #[inline(always)]
+    pub(crate) const fn front(self) -> usize {
+        (self.0 >> 48) as usize * 64
+    }
+}
+
+/// What a run is.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Not the head of a run.
+    None,
+    /// Free, in a bin.
+    Free,
+    /// The last slice of a free run of two slices or more.
+    FreeTail,
+    /// Cells of one class.
+    Span,
+    /// One large object.
+    Large,
+    /// On its way to the system.
+    Busy,
+}
+
+/// What the grid knows of a slice. Owned by the grid lock.
+#[repr(C)]
+pub(crate) struct Run {
+    pub(crate) kind: Kind,
+    pub(crate) pool: Pool,
+    /// Slices of the run, at its head and at a free run's tail.
+    pub(crate) length: u32,
+    /// Links of a free run's bin.
+    pub(crate) next: u32,
+    pub(crate) previous: u32,
+}
+
+/// What a class knows of one of its spans, at the span's head. Owned by the class lock.
+#[repr(C)]
+pub(crate) struct Span {
+    /// Links of the class's list of spans with recycled cells.
+    pub(crate) next: u32,
+    pub(crate) previous: u32,
+    /// Whether the span stands in that list.
+    pub(crate) listed: bool,
+    /// Recycled cells: bits set in the bitmap.
+    pub(crate) free: u32,
+    /// Cells carved so far; those behind were never used.
+    pub(crate) carved: u32,
+    /// The span's block of states, in units of 64 bytes.
+    pub(crate) states: u32,
+    /// No word of the bitmap before this one has a bit set.
+    pub(crate) hint: u32,
+}
+
+/// Bytes of the tables for one slice, its states aside.
+pub(crate) const SLICE_BYTES: usize = size_of::<Descriptor>() + size_of::<Run>() + size_of::<Span>();
+
+/// No slice.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Where everything lies. Plain addresses, fixed at the start.
+#[derive(Clone, Copy)]
+pub(crate) struct Tables {
+    pub(crate) descriptors: usize,
+    runs: usize,
+    spans: usize,
+    pub(crate) states: usize,
+    states_reserved: usize,
+    /// First address of user memory.
+    pub(crate) base: usize,
+    /// Slices of the cap.
+    pub(crate) cap: u32,
+}
+
+impl Tables {
+    pub(crate) const fn new() -> Self {
+        Tables { descriptors: 0, runs: 0, spans: 0, states: 0, states_reserved: 0, base: 0, cap: 0 }
+    }
+
+    /// Reserves address space for a cap of `cap_bytes` and its tables.
+    pub(crate) fn reserve(cap_bytes: usize) -> Result<Tables, Errno> {
+        let cap = cap_bytes >> SLICE_SHIFT;
+        let part = |bytes: usize| bytes.next_multiple_of(memory::HUGE_PAGE) + memory::HUGE_PAGE;
+        let descriptors = part(cap * size_of::<Descriptor>());
+        let runs = part((cap + 1) * size_of::<Run>());
+        let spans = part(cap * size_of::<Span>());
+        // A byte of state and a bit of bitmap for each 16 bytes, and what rounding adds.
+        let states = part(cap * (SLICE / 16 * 5 / 4));
+        let start = memory::reserve(descriptors + runs + spans + states + GUARD + (cap << SLICE_SHIFT))?;
+        Ok(Tables {
+            descriptors: start,
+            runs: start + descriptors,
+            spans: start + descriptors + runs,
+            states: start + descriptors + runs + spans,
+            states_reserved: states - GUARD,
+            base: start + descriptors + runs + spans + states + GUARD,
+            cap: cap as u32,
+        })
+    }
+
+    /// Makes the records of slices `from..to` accessible, and those of one slice more: the run behind the top is looked at.
+    pub(super) fn commit_slices(&self, from: u32, to: u32) -> Result<usize, Errno> {
+        let mut committed = 0;
+        let tables = [
+            (self.descriptors, size_of::<Descriptor>()),
+            (self.runs, size_of::<Run>()),
+            (self.spans, size_of::<Span>()),
+        ];
+        for (table, size) in tables {
+            let start = table + (from as usize * size) / memory::BASE_PAGE * memory::BASE_PAGE;
+            let end = (table + (to as usize + 1) * size).next_multiple_of(memory::BASE_PAGE);
+            memory::commit(start, end - start)?;
+            committed += end - start;
+        }
+        Ok(committed)
+    }
+
+    /// Makes `bytes` of states from `from` on accessible; fails at the end of the reservation.
+    pub(super) fn commit_states(&self, from: usize, bytes: usize) -> Result<(), Errno> {
+        if from + bytes > self.states_reserved {
+            return Err(Errno(libc::ENOMEM));
+        }
+        memory::commit(self.states + from, bytes)
+    }
+
+    /// First address of a slice.
+    #[inline]
+    pub(crate) fn address(&self, slice: u32) -> usize {
+        self.base + ((slice as usize) << SLICE_SHIFT)
+    }
+
+    /// The slice that holds an address of user memory.
+    #[inline]
+    pub(crate) fn slice_of(&self, address: usize) -> u32 {
+        ((address - self.base) >> SLICE_SHIFT) as u32
+    }
+
+    /// The first slice from `slice` on whose address is a multiple of `align` slices.
+    pub(super) fn align_slice(&self, slice: u32, align: u32) -> u32 {
+        if align <= 1 {
+            return slice;
+        }
+        let aligned = self.address(slice).next_multiple_of((align as usize) << SLICE_SHIFT);
+        self.slice_of(aligned)
+    }
+
+    /// The run record of a slice below the top (or at it). Under the grid lock.
+    #[inline]
+    pub(crate) fn run(&self, slice: u32) -> *mut Run {
+        (self.runs + slice as usize * size_of::<Run>()) as *mut Run
+    }
+
+    /// The span record of a span's head. Under the class lock.
+    #[inline]
+    pub(crate) fn span(&self, head: u32) -> *mut Span {
+        (self.spans + head as usize * size_of::<Span>()) as *mut Span
+    }
+
+    /// The descriptor of a slice below the top.
+    #[inline]
+    pub(crate) fn descriptor(&self, slice: u32) -> &Descriptor {
+        // SAFETY: S4, descriptors of slices below the top are accessible for ever, and all words are atomic.
+        unsafe { &*((self.descriptors + slice as usize * size_of::<Descriptor>()) as *const Descriptor) }
+    }
+
+    /// Kind of a slice. Under the grid lock.
+    pub(crate) fn kind(&self, slice: u32) -> Kind {
+        // SAFETY: S3, records up to the top are accessible, and the grid lock is held.
+        unsafe { (*self.run(slice)).kind }
+    }
+
+    /// Length of the run that a head or tail names. Under the grid lock.
+    pub(crate) fn length(&self, slice: u32) -> u32 {
+        // SAFETY: S3, as in `kind`.
+        unsafe { (*self.run(slice)).length }
+    }
+
+    /// Makes a slice the head of a run. Under the grid lock.
+    pub(crate) fn set_run(&self, slice: u32, kind: Kind, length: u32) {
+        // SAFETY: S3, as in `kind`.
+        unsafe {
+            (*self.run(slice)).kind = kind;
+            (*self.run(slice)).length = length;
+        }
+    }
+
+    /// The free run that starts at a slice, if one does. Under the grid lock.
+    pub(super) fn free_run(&self, slice: u32, top: u32) -> Option<(Pool, u32)> {
+        if slice >= top || self.kind(slice) != Kind::Free {
+            return None;
+        }
+        // SAFETY: S3, as in `kind`.
+        unsafe { Some(((*self.run(slice)).pool, (*self.run(slice)).length)) }
+    }
+
+    /// Describes the slices of a new span, so that frees find its cells. Under the class and grid locks.
+    pub(crate) fn describe_span(&self, head: u32, class: usize, front: u32, states: u32) {
+        let Some(shape) = CLASSES.get(class) else { return };
+        let words = bitmap_bytes(shape.cells) as u32 / 64;
+        for index in 0..shape.slices {
+            let descriptor = self.descriptor(head + index);
+            descriptor.place.store(Place::new(states + words, index, front / 64).0, Relaxed);
+            descriptor.reciprocal.store(shape.reciprocal, Release);
+        }
+    }
+
+    /// Makes every free into a former span fail its check.
+    pub(crate) fn forget_span(&self, head: u32, slices: u32) {
+        for index in 0..slices {
+            self.descriptor(head + index).reciprocal.store(0, Relaxed);
+        }
+    }
+
+    /// The bitmap of a span's recycled cells, under its class lock.
+    pub(crate) fn bitmap_word(&self, states: u32, word: u32) -> *mut u64 {
+        (self.states + states as usize * 64 + word as usize * 8) as *mut u64
+    }
+
+    /// Address of the state byte of a span's first cell.
+    pub(crate) fn first_state(&self, states: u32, cells: u32) -> usize {
+        self.states + states as usize * 64 + bitmap_bytes(cells)
+    }
+}
+
+/// Bytes of a span's bitmap, whole cache lines.
+pub(crate) const fn bitmap_bytes(cells: u32) -> usize {
+    (cells as usize).div_ceil(512) * 64
+}
+
+/// Bytes of a span's block of states: bitmap, one byte per cell, and one for the unused rest of the span.
+pub(crate) const fn states_bytes(cells: u32) -> usize {
+    bitmap_bytes(cells) + (cells as usize + 1).next_multiple_of(64)
+}
+
+/// A link that the next free block of states holds in its first word.
+pub(crate) fn block_link(tables: &Tables, states: u32) -> &AtomicU32 {
+    // SAFETY: S4, a free block of states belongs to its class's list, under the class lock.
+    unsafe { &*(tables.bitmap_word(states, 0) as *const AtomicU32) }
+}

@@ -1,0 +1,4 @@
+//! What is done about bad calls.
+
+pub(crate) mod check;
+pub(crate) mod deferred;

@@ -1,0 +1,105 @@
+//! The environment and the machine: `HG_*` variables, and the number of CPUs.
+//!
+//! Under AT_SECURE (set-user-id programs, file capabilities) every variable is ignored.
+
+use super::memory;
+use core::ffi::{CStr, c_char};
+
+/// CPUs assumed where the kernel does not tell: address space is all a wrong guess costs.
+const UNKNOWN_CPUS: usize = 1024;
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// The value of a variable, if it is set and may be looked at.
+pub(crate) fn variable(name: &str) -> Option<&'static str> {
+    // SAFETY: S9, reads the auxiliary vector.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return None;
+    }
+    // SAFETY: the C library's list of C strings ends with a null pointer; before it is set up the list itself is null.
+    // A program that changes its environment at the same time as it first allocates races with getenv as well.
+    unsafe {
+        let mut entry = environ;
+        if entry.is_null() {
+            return None;
+        }
+        while !(*entry).is_null() {
+            let bytes = CStr::from_ptr(*entry).to_bytes();
+            if let Some(value) = bytes.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
+                return core::str::from_utf8(value).ok();
+            }
+            entry = entry.add(1);
+        }
+    }
+    None
+}
+
+/// One more than the highest CPU number this machine can ever have.
+pub(crate) fn possible_cpus() -> usize {
+    let mut buffer = [0; 256];
+    memory::read_file(c"/sys/devices/system/cpu/possible", &mut buffer)
+        .and_then(last_number)
+        .map_or(UNKNOWN_CPUS, |last| last + 1)
+}
+
+/// Bytes of RAM of this machine, 0 if unknown.
+pub(crate) fn ram_bytes() -> usize {
+    let mut buffer = [0; 128];
+    // The first line of the file: "MemTotal:       24606472 kB".
+    memory::read_file(c"/proc/meminfo", &mut buffer)
+        .and_then(|text| text.split(|byte| *byte == b'\n').next())
+        .and_then(last_number)
+        .map_or(0, |kib| kib.saturating_mul(1024))
+}
+
+/// A counter of `/proc/self/smaps_rollup` in bytes, such as `AnonHugePages:`.
+pub(crate) fn rollup_bytes(field: &[u8]) -> Option<usize> {
+    let mut buffer = [0; 2048];
+    memory::read_file(c"/proc/self/smaps_rollup", &mut buffer)?
+        .split(|byte| *byte == b'\n')
+        .find(|line| line.starts_with(field))
+        .and_then(last_number)
+        .map(|kib| kib.saturating_mul(1024))
+}
+
+/// The last decimal number in a text such as `0-3,8-11` or `MemTotal: 24606472 kB`.
+fn last_number(text: &[u8]) -> Option<usize> {
+    let mut groups = text.split(|byte| !byte.is_ascii_digit()).filter(|group| !group.is_empty());
+    let last = groups.next_back()?;
+    core::str::from_utf8(last).ok()?.parse().ok()
+}
+
+/// Writes one line to stderr, for a user's mistake in the environment. No formatting, no allocation.
+pub(crate) fn complain(parts: &[&str]) {
+    let mut line = [0u8; 256];
+    let mut length = 0;
+    for byte in parts.iter().flat_map(|part| part.bytes()) {
+        // Control characters of a hostile environment stay out of the terminal.
+        let shown = if byte.is_ascii_graphic() || byte == b' ' { byte } else { b'?' };
+        if let Some(place) = line.get_mut(length) {
+            *place = shown;
+            length += 1;
+        }
+    }
+    if let Some(place) = line.get_mut(length.min(255)) {
+        *place = b'\n';
+    }
+    // SAFETY: S9, the buffer holds `length + 1` bytes.
+    unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), length.min(255) + 1) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_number;
+
+    #[test]
+    fn last_number_of_kernel_texts() {
+        assert_eq!(last_number(b"0-3,8-11\n"), Some(11));
+        assert_eq!(last_number(b"0\n"), Some(0));
+        assert_eq!(last_number(b"MemTotal:       24606472 kB"), Some(24_606_472));
+        assert_eq!(last_number(b"none"), None);
+        assert_eq!(last_number(b"99999999999999999999999"), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! Address space and memory: reserve, commit, give back, lock into RAM.
+//!
+//! Raw system calls, because a program's own wrapper of `mmap` may allocate.
+
+use super::Errno;
+use core::ffi::CStr;
+use core::ptr::null_mut;
+
+/// Size of a base page, bytes. Only used where a wrong guess wastes memory but breaks nothing.
+pub(crate) const BASE_PAGE: usize = 4096;
+
+/// Bytes of a huge page, the unit of an arena's grid.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+fn check(result: libc::c_long) -> Result<usize, Errno> {
+    if result == -1 { Err(Errno::last()) } else { Ok(result as usize) }
+}
+
+fn map(bytes: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
+    // SAFETY: S9, a mapping at an address of the kernel's choice touches no existing object.
+    check(unsafe { libc::syscall(libc::SYS_mmap, null_mut::<u8>(), bytes, prot, flags, fd, 0usize) })
+}
+
+/// Reserves address space that no access reaches, aligned to a huge page.
+pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let raw = map(bytes.checked_add(HUGE_PAGE).ok_or(Errno(libc::ENOMEM))?, libc::PROT_NONE, flags, -1)?;
+    let start = raw.next_multiple_of(HUGE_PAGE);
+    unmap(raw, start - raw);
+    unmap(start + bytes, HUGE_PAGE - (start - raw));
+    Ok(start)
+}
+
+/// Makes reserved address space readable and writable. The memory is zero at its first touch.
+pub(crate) fn commit(address: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: S9, the callers pass parts of their own reservation only.
+    check(unsafe { libc::syscall(libc::SYS_mprotect, address, bytes, libc::PROT_READ | libc::PROT_WRITE) }).map(drop)
+}
+
+/// Unmaps a part of a reservation; a failure leaves it mapped, which costs address space only.
+pub(crate) fn unmap(address: usize, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: S9, the callers pass parts of their own reservation that hold nothing.
+        unsafe { libc::syscall(libc::SYS_munmap, address, bytes) };
+    }
+}
+
+/// Gives private memory back to the system; it is zero when touched again.
+pub(crate) fn give_back(address: usize, bytes: usize) -> Result<(), Errno> {
+    advise(address, bytes, libc::MADV_DONTNEED)
+}
+
+/// Asks for transparent huge pages at the first touch.
+pub(crate) fn advise_huge(address: usize, bytes: usize) -> Result<(), Errno> {
+    advise(address, bytes, libc::MADV_HUGEPAGE)
+}
+
+/// Touches memory so that it is there, without a fault later.
+pub(crate) fn populate(address: usize, bytes: usize) -> Result<(), Errno> {
+    advise(address, bytes, libc::MADV_POPULATE_WRITE)
+}
+
+fn advise(address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: S9, the callers pass parts of their own reservation that hold no object.
+    check(unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) }).map(drop)
+}
+
+/// Locks memory into RAM.
+pub(crate) fn pin(address: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: S9, locking changes no contents.
+    check(unsafe { libc::syscall(libc::SYS_mlock, address, bytes) }).map(drop)
+}
+
+/// Maps private memory backed by a memfd, so that its name shows in `/proc/PID/maps`; anonymous memory where memfds are
+/// not to be had. The descriptor is closed again: daemons close all of theirs and reuse the numbers.
+pub(crate) fn map_named(name: &CStr, bytes: usize) -> Result<usize, Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: S9, the name is a C string; the descriptor belongs to this function alone.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) } as i32;
+    if fd < 0 {
+        return map(bytes, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+    }
+    // SAFETY: as above.
+    let sized = unsafe { libc::syscall(libc::SYS_ftruncate, fd, bytes) };
+    let mapped = check(sized).and_then(|_| map(bytes, prot, libc::MAP_PRIVATE, fd));
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    mapped.or_else(|_| map(bytes, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1))
+}
+
+/// Reads the start of a file into a buffer; `None` if it cannot be opened or read.
+pub(crate) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: S9, the path is a C string.
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }
+        as i32;
+    if fd < 0 {
+        return None;
+    }
+    let mut length = 0;
+    loop {
+        let rest = buffer.get_mut(length..).unwrap_or_default();
+        // SAFETY: S9, the kernel writes at most the length of the buffer that is left.
+        let got = unsafe { libc::syscall(libc::SYS_read, fd, rest.as_mut_ptr(), rest.len()) };
+        if got <= 0 {
+            break;
+        }
+        length += got as usize;
+    }
+    // SAFETY: S9, the descriptor belongs to this function alone.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    buffer.get(..length)
+}
