@@ -11,10 +11,13 @@ use crate::PROCESS;
 use crate::sys::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Which locks the fork took: a bit per class, not set for one that the forking thread held already (fork in a signal
-/// handler). Written by the thread that holds all locks.
+/// Which locks the fork took: a bit per class, and one for the grid above them; not set for a lock that the forking thread
+/// held already (fork in a signal handler). Written by the thread that holds all locks.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
-static GRID_TAKEN: AtomicU32 = AtomicU32::new(0);
+const GRID_BIT: usize = 63;
+
+/// Thread that forks, as the parent knows it.
+static PARENT_TID: AtomicU32 = AtomicU32::new(0);
 
 /// Asks the C library to call us around forks. Called once, after the arena is started: the call may allocate. Handlers
 /// registered first run last before a fork, so those of the program may still allocate.
@@ -28,12 +31,26 @@ unsafe extern "C" fn before() {
     for (class, pool) in PROCESS.pools.iter().enumerate() {
         taken |= u64::from(pool.lock_for_fork()) << class;
     }
+    taken |= u64::from(PROCESS.grid.lock_for_fork()) << GRID_BIT;
     TAKEN.store(taken, Relaxed);
-    GRID_TAKEN.store(u32::from(PROCESS.grid.lock_for_fork()), Relaxed);
+    PARENT_TID.store(thread::tid(), Relaxed);
+}
+
+fn taken(bit: usize) -> bool {
+    TAKEN.load(Relaxed) >> bit & 1 != 0
 }
 
 unsafe extern "C" fn in_parent() {
-    release();
+    if taken(GRID_BIT) {
+        // SAFETY: S2, taken by `before` in this thread.
+        unsafe { PROCESS.grid.lock.unlock_after_fork() };
+    }
+    for (class, pool) in PROCESS.pools.iter().enumerate() {
+        if taken(class) {
+            // SAFETY: S2, as above.
+            unsafe { pool.unlock_after_fork() };
+        }
+    }
 }
 
 unsafe extern "C" fn in_child() {
@@ -47,19 +64,9 @@ unsafe extern "C" fn in_child() {
     if let Some(page) = PROCESS.page() {
         page.header.pid.store(thread::pid(), Relaxed);
     }
-    release();
-}
-
-fn release() {
-    if GRID_TAKEN.load(Relaxed) != 0 {
-        // SAFETY: S2, taken by `before` in this thread.
-        unsafe { PROCESS.grid.lock.unlock_after_fork() };
-    }
-    let taken = TAKEN.load(Relaxed);
+    let parent_tid = PARENT_TID.load(Relaxed);
+    PROCESS.grid.lock.reset_in_child(taken(GRID_BIT), parent_tid);
     for (class, pool) in PROCESS.pools.iter().enumerate() {
-        if taken >> class & 1 != 0 {
-            // SAFETY: S2, as above.
-            unsafe { pool.unlock_after_fork() };
-        }
+        pool.reset_in_child(taken(class), parent_tid);
     }
 }

@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use crate::grid::tables::Kind;
 use crate::safety::check;
 use crate::size_class::{SLICE, SLICE_SHIFT};
-use crate::sys::clock;
+use crate::sys::{KeepErrno, clock};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::*;
 use hg_probes::catalogue::args;
@@ -23,7 +23,12 @@ const ATTEMPTS: u32 = 1000;
 impl Arena {
     /// Allocates whole slices for `size` bytes at a multiple of `align` slices. Returns the address, or null, and whether
     /// the memory is known to be zero.
-    pub(crate) fn malloc_large(&'static self, size: usize, align: usize) -> (*mut u8, bool) {
+    pub(crate) fn malloc_large(&'static self, size: usize, align: usize, errno: &mut KeepErrno) -> (*mut u8, bool) {
+        if self.page().is_none() && !self.ensure_started() {
+            check::fail(None, size, Cause::NoReservation);
+            errno.out_of_memory();
+            return (null_mut(), false);
+        }
         let start = clock::now_ns();
         match self.take_large(size, align) {
             Ok((address, zero)) => {
@@ -34,6 +39,7 @@ impl Arena {
             }
             Err(cause) => {
                 check::fail(self.page(), size, cause);
+                errno.out_of_memory();
                 (null_mut(), false)
             }
         }

@@ -3,8 +3,9 @@
 //! Rank: a class lock before the grid lock; never two class locks, but in fork, which takes all in the order of their
 //! classes. No system call but the futex happens under a lock.
 //!
-//! The word holds the owner's thread id, so that a stall names its holder, and a thread that comes back into the allocator
-//! from a signal handler finds itself instead of waiting for ever. Times go to the stats page under the lock itself and to
+//! The word holds the owner's thread id, so that a stall names its holder. Each thread remembers the highest rank that it
+//! holds: a signal handler that interrupted a holder, and comes back into the allocator, may wait for a lock of a higher
+//! rank only; any other it gets at once or not at all, or two such threads could wait for each other. Times go to the stats page under the lock itself and to
 //! the probes after its release.
 
 use crate::stats;
@@ -65,26 +66,35 @@ impl<T> Lock<T> {
         self.arena.load(Relaxed)
     }
 
-    /// Takes the lock. `None` if the calling thread holds it already: a signal handler interrupted the holder.
+    /// The place of the lock in the order in which locks are taken.
+    fn rank(&self) -> u32 {
+        if self.id.load(Relaxed) == LockId::GRID.0 { 2 } else { 1 }
+    }
+
+    /// Takes the lock. `None` if a signal handler asks that interrupted a holder, and waiting could last for ever.
     pub(crate) fn lock(&self, reason: Reason) -> Option<Guard<'_, T>> {
         let tid = thread::tid();
+        let held = thread::rank();
+        let rank = self.rank();
+        thread::set_rank(rank.max(held));
         let wait_ns = match self.word.compare_exchange(0, tid, Acquire, Relaxed) {
             Ok(_) => 0,
-            Err(_) => self.wait(tid, reason)?,
+            Err(owner) if rank > held && owner & !WAITERS != tid => self.wait(tid, reason),
+            Err(_) => {
+                thread::set_rank(held);
+                return None;
+            }
         };
-        Some(Guard { lock: self, reason, tid, wait_ns, since_ns: clock::now_ns() })
+        Some(Guard { lock: self, reason, tid, held, wait_ns, since_ns: clock::now_ns() })
     }
 
     #[cold]
-    fn wait(&self, tid: u32, reason: Reason) -> Option<u64> {
-        if self.word.load(Relaxed) & !WAITERS == tid {
-            return None;
-        }
+    fn wait(&self, tid: u32, reason: Reason) -> u64 {
         let start = clock::now_ns();
         for _ in 0..SPINS {
             core::hint::spin_loop();
             if self.word.load(Relaxed) == 0 && self.word.compare_exchange(0, tid, Acquire, Relaxed).is_ok() {
-                return Some(clock::now_ns().saturating_sub(start));
+                return clock::now_ns().saturating_sub(start);
             }
         }
         let threshold = self.stall_ns.load(Relaxed);
@@ -94,7 +104,7 @@ impl<T> Lock<T> {
             if word == 0 {
                 // Others may sleep too: keep the mark, so that the release wakes the next one.
                 if self.word.compare_exchange(0, tid | WAITERS, Acquire, Relaxed).is_ok() {
-                    return Some(clock::now_ns().saturating_sub(start));
+                    return clock::now_ns().saturating_sub(start);
                 }
                 continue;
             }
@@ -126,14 +136,17 @@ impl<T> Lock<T> {
     }
 
     /// Takes the lock for a fork, unless the calling thread holds it already. Not measured: a fork is no allocation.
-    /// Returns whether it was taken.
+    /// Returns whether it was taken. In a signal handler that interrupted a holder it gives up after a while: the owner
+    /// may be waiting for that holder.
     pub(crate) fn lock_for_fork(&self) -> bool {
         let tid = thread::tid();
+        let mut patience = if thread::rank() == 0 { u32::MAX } else { 100 };
         loop {
             match self.word.compare_exchange(0, tid, Acquire, Relaxed) {
                 Ok(_) => return true,
-                Err(word) if word & !WAITERS == tid => return false,
+                Err(word) if word & !WAITERS == tid || patience == 0 => return false,
                 Err(word) => {
+                    patience -= 1;
                     let marked = word | WAITERS;
                     if word == marked || self.word.compare_exchange(word, marked, Relaxed, Relaxed).is_ok() {
                         futex::wait(&self.word, marked, 1_000_000);
@@ -143,8 +156,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Releases what [`lock_for_fork`](Self::lock_for_fork) took, in the parent; resets the word in the child, where
-    /// nobody else lives.
+    /// Releases, in the parent, what [`lock_for_fork`](Self::lock_for_fork) took.
     ///
     /// # Safety
     /// The calling thread took it for a fork, and no guard exists.
@@ -154,10 +166,17 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Sets the word right in a forked child, whose one thread was `parent_tid` in the parent: free, unless that thread
+    /// holds the lock further up its stack.
+    pub(crate) fn reset_in_child(&self, taken: bool, parent_tid: u32) {
+        let held = !taken && self.word.load(Relaxed) & !WAITERS == parent_tid;
+        self.word.store(if held { thread::tid() } else { 0 }, Release);
+    }
+
     /// The value, while the lock is held for a fork.
     ///
     /// # Safety
-    /// As for [`unlock_after_fork`](Self::unlock_after_fork); the reference must end before that call.
+    /// The calling thread took it for a fork, and no other reference to the value exists.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn value_in_fork(&self) -> &mut T {
         // SAFETY: S2, the caller holds the lock.
@@ -170,6 +189,8 @@ pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
     reason: Reason,
     tid: u32,
+    /// The rank that the thread held before.
+    held: u32,
     wait_ns: u64,
     since_ns: u64,
 }
@@ -210,6 +231,7 @@ impl<T> Drop for Guard<'_, T> {
         if lock.word.swap(0, Release) & WAITERS != 0 {
             futex::wake(&lock.word, 1);
         }
+        thread::set_rank(self.held);
         let arena = lock.arena.load(Relaxed);
         let id = LockId(lock.id.load(Relaxed));
         let reason = self.reason;

@@ -1,6 +1,6 @@
 //! The allocator for those who bring their own interface: the preload library, and tests.
 //!
-//! No function here changes `errno`; a failure is a null pointer.
+//! A failure is a null pointer, and `errno` says ENOMEM; otherwise no function here changes `errno`.
 
 use crate::PROCESS;
 

@@ -1,12 +1,11 @@
 //! What is built on malloc and free: zeroed, aligned and resized allocation, and the size of what an address holds.
 
 use crate::arena::Arena;
-use crate::safety::check;
 use crate::size_class::{CLASSES, MAX_SIZE, SLICE, class_of};
 use crate::small::Object;
 use crate::sys::KeepErrno;
 use core::ptr::{copy_nonoverlapping, null_mut, write_bytes};
-use hg_probes::words::{Cause, CorruptionKind};
+use hg_probes::words::CorruptionKind;
 
 /// Alignment that every allocation has, bytes.
 pub const MIN_ALIGN: usize = 16;
@@ -15,12 +14,7 @@ impl Arena {
     /// Allocates zeroed memory.
     pub(crate) fn calloc(&'static self, size: usize) -> *mut u8 {
         if size > MAX_SIZE {
-            let _errno = KeepErrno::new();
-            if self.page().is_none() && !self.ensure_started() {
-                check::fail(None, size, Cause::NoReservation);
-                return null_mut();
-            }
-            let (address, zero) = self.malloc_large(size, 1);
+            let (address, zero) = self.malloc_large(size, 1, &mut KeepErrno::new());
             if !address.is_null() && !zero {
                 // SAFETY: S8, the object has at least `size` bytes and nobody else has it.
                 unsafe { write_bytes(address, 0, size) };
@@ -50,12 +44,7 @@ impl Arena {
                 class += 1;
             }
         }
-        let _errno = KeepErrno::new();
-        if self.page().is_none() && !self.ensure_started() {
-            check::fail(None, size, Cause::NoReservation);
-            return null_mut();
-        }
-        self.malloc_large(size, align.div_ceil(SLICE)).0
+        self.malloc_large(size, align.div_ceil(SLICE), &mut KeepErrno::new()).0
     }
 
     /// Bytes that may be used at a live address; `None`, refused and counted, for any other.
@@ -82,7 +71,10 @@ impl Arena {
         if address.is_null() {
             return self.malloc(size);
         }
-        let Some(old) = self.usable_size(address as usize) else { return null_mut() };
+        let Some(old) = self.usable_size(address as usize) else {
+            KeepErrno::new().out_of_memory();
+            return null_mut();
+        };
         if self.resize_in_place(address as usize, old, size) {
             return address;
         }

@@ -33,7 +33,7 @@ static ARRAYS: [u32; TABLE_MAX / 16 + 1] = {
 const ATTEMPTS: u32 = 1000;
 
 impl Arena {
-    /// Allocates. Null if there is no memory; `errno` is left alone.
+    /// Allocates. Null with ENOMEM if there is no memory.
     #[inline(always)]
     pub(crate) fn malloc(&'static self, size: usize) -> *mut u8 {
         let array = if size < self.hot.table_limit.load(Relaxed) {
@@ -118,37 +118,40 @@ impl Arena {
     #[cold]
     #[inline(never)]
     fn malloc_slow(&'static self, size: usize, popped: Entry) -> *mut u8 {
-        let _errno = KeepErrno::new();
-        if self.page().is_none() && !self.ensure_started() {
-            check::fail(None, size, Cause::NoReservation);
-            return null_mut();
-        }
+        let mut errno = KeepErrno::new();
         if size > MAX_SIZE {
-            return self.malloc_large(size, 1).0;
+            return self.malloc_large(size, 1, &mut errno).0;
+        }
+        match self.take_cell(size, popped) {
+            Ok(entry) => {
+                // SAFETY: S4, the entry came from a front cache or from its span.
+                unsafe { entry.state() }.store(LIVE, Relaxed);
+                entry.cell as *mut u8
+            }
+            Err(cause) => {
+                check::fail(self.page(), size, cause);
+                errno.out_of_memory();
+                null_mut()
+            }
+        }
+    }
+
+    /// A cell, still CACHED, from the front cache or by a refill.
+    fn take_cell(&'static self, size: usize, popped: Entry) -> Result<Entry, Cause> {
+        if self.page().is_none() && !self.ensure_started() {
+            return Err(Cause::NoReservation);
         }
         let class = class_of(size);
         self.refuse_doubled(popped, class);
         let front = Front::current(self);
         while let Some(entry) = front.pop(class) {
             // SAFETY: S4, the entry stood in a front cache.
-            let state = unsafe { entry.state() };
-            if state.load(Relaxed) == CACHED {
-                state.store(LIVE, Relaxed);
-                return entry.cell as *mut u8;
+            if unsafe { entry.state() }.load(Relaxed) == CACHED {
+                return Ok(entry);
             }
             self.refuse_doubled(entry, class);
         }
-        match self.refill(class, front) {
-            Ok(entry) => {
-                // SAFETY: S4, the entry came from its span.
-                unsafe { entry.state() }.store(LIVE, Relaxed);
-                entry.cell as *mut u8
-            }
-            Err(cause) => {
-                check::fail(self.page(), size, cause);
-                null_mut()
-            }
-        }
+        self.refill(class, front)
     }
 
     #[cold]
@@ -248,31 +251,40 @@ impl Arena {
     #[inline(never)]
     fn flush(&'static self, entry: Entry) {
         let _errno = KeepErrno::new();
-        self.flush_entry(entry);
+        if !self.flush_entry(entry) {
+            return self.defer(entry);
+        }
         while let Some(cell) = self.deferred.take() {
             let offset = cell.wrapping_sub(self.hot.base.load(Relaxed));
-            self.flush_entry(self.entry_at(cell, offset).0);
+            let (entry, _) = self.entry_at(cell, offset);
+            if !self.flush_entry(entry) {
+                return self.defer(entry);
+            }
         }
         self.shrink_above_slack();
     }
 
-    fn flush_entry(&'static self, entry: Entry) {
+    /// Keeps a freed cell for a later flush.
+    #[cold]
+    fn defer(&self, entry: Entry) {
+        if !self.deferred.leave(entry.cell)
+            && let Some(page) = self.page()
+        {
+            page.header.cells_deferred.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Returns false, having done nothing, if the class's lock cannot be had in a signal handler.
+    fn flush_entry(&'static self, entry: Entry) -> bool {
         let start = clock::now_ns();
         let class = self.class_at(entry.cell);
-        let (Some(lock), Some(shape)) = (self.pools.get(class), CLASSES.get(class)) else { return };
-        let Some(mut pool) = lock.lock(Reason::Flush) else {
-            if !self.deferred.leave(entry.cell)
-                && let Some(page) = self.page()
-            {
-                page.header.cells_deferred.fetch_add(1, Relaxed);
-            }
-            return;
-        };
+        let (Some(lock), Some(shape)) = (self.pools.get(class), CLASSES.get(class)) else { return true };
+        let Some(mut pool) = lock.lock(Reason::Flush) else { return false };
         let front = Front::current(self);
         self.fronts.open(front.block(), class);
         self.fronts.raise(front.block(), class, self.front_budget());
         if front.push(class, entry) {
-            return;
+            return true;
         }
         let batch = shape.batch as usize;
         let destination = if pool.transfer.has_room(batch) { Destination::Transfer } else { Destination::Central };
@@ -300,6 +312,7 @@ impl Arena {
             destination,
             ns: clock::now_ns().saturating_sub(start),
         });
+        true
     }
 
     /// The class of the span at an address of accessible memory.

@@ -7,16 +7,10 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use hg_alloc::raw;
 
-/// Null with ENOMEM for a failed allocation.
-#[inline(always)]
-fn checked(address: *mut u8) -> *mut c_void {
-    if address.is_null() { out_of_memory() } else { address.cast() }
-}
-
 /// `malloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    checked(raw::malloc(size))
+    raw::malloc(size).cast()
 }
 
 /// `free(3)`. A bad address is refused and counted; `errno` is preserved.
@@ -59,7 +53,7 @@ pub unsafe extern "C" fn free_aligned_sized(address: *mut c_void, _align: usize,
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        Some(bytes) => checked(raw::calloc(bytes)),
+        Some(bytes) => raw::calloc(bytes).cast(),
         None => out_of_memory(),
     }
 }
@@ -74,7 +68,7 @@ pub unsafe extern "C" fn realloc(address: *mut c_void, size: usize) -> *mut c_vo
         raw::free(address.cast());
         return null_mut();
     }
-    checked(raw::realloc(address.cast(), size))
+    raw::realloc(address.cast(), size).cast()
 }
 
 /// `reallocarray(3)`.
@@ -95,7 +89,7 @@ fn aligned(align: usize, size: usize) -> *mut c_void {
     if size > raw::MAX_REQUEST || align > raw::MAX_REQUEST / 2 {
         return out_of_memory();
     }
-    checked(raw::aligned(align, size))
+    raw::aligned(align, size).cast()
 }
 
 /// `posix_memalign(3)`: the result is untouched on error, and `errno` too.
@@ -110,8 +104,10 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, 
     if size > raw::MAX_REQUEST || align > raw::MAX_REQUEST / 2 {
         return libc::ENOMEM;
     }
+    let errno = crate::errno();
     let address = raw::aligned(align, size);
     if address.is_null() {
+        set_errno(errno);
         return libc::ENOMEM;
     }
     // SAFETY: the caller's promise.

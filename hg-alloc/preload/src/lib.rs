@@ -22,6 +22,11 @@ fn out_of_memory() -> *mut core::ffi::c_void {
     core::ptr::null_mut()
 }
 
+fn errno() -> i32 {
+    // SAFETY: the location is the calling thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
 fn set_errno(value: i32) {
     // SAFETY: the location is the calling thread's own.
     unsafe { *libc::__errno_location() = value }

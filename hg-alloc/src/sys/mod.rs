@@ -28,12 +28,18 @@ impl Errno {
     }
 }
 
-/// Restores the caller's `errno` when dropped: free and a successful malloc must not change it.
+/// Restores the caller's `errno` when dropped: free and a successful malloc must not change it, and a failed malloc sets
+/// it to ENOMEM.
 pub(crate) struct KeepErrno(Errno);
 
 impl KeepErrno {
     pub(crate) fn new() -> KeepErrno {
         KeepErrno(Errno::last())
+    }
+
+    /// Makes the caller see ENOMEM.
+    pub(crate) fn out_of_memory(&mut self) {
+        self.0 = Errno(libc::ENOMEM);
     }
 }
 

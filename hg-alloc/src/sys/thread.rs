@@ -1,7 +1,7 @@
 //! The calling thread: its id, and the thread-local words of the allocator.
 //!
 //! All thread-local storage of hg is one block of 64 bytes under the initial-exec model, constant-initialised, without a
-//! destructor: the thread's id, and a stand-in for the restartable-sequences area whose CPU ids are -1 for ever. The
+//! destructor: the thread's id, the rank of its locks, and a stand-in for the restartable-sequences area whose CPU ids are -1 for ever. The
 //! compiler has no stable way to ask for that model, hence the assembly; a dynamic model would call `__tls_get_addr`,
 //! which may allocate.
 
@@ -21,11 +21,13 @@ global_asm!(
     ".4byte 0",      // flags
     ".4byte -1, -1", // node_id, mm_cid
     ".4byte 0",
-    ".8byte 0, 0, 0, 0", // at 32: the thread's id
+    ".4byte 0, 0", // at 32: the thread's id; the highest rank of a lock it holds
+    ".8byte 0, 0, 0",
     ".popsection",
 );
 
 const TID: usize = 32;
+const RANK: usize = 36;
 
 /// Offset of the thread block from the thread pointer, the same in every thread.
 pub(crate) fn block_offset() -> isize {
@@ -47,15 +49,15 @@ fn block() -> usize {
     thread_pointer.wrapping_add_signed(block_offset())
 }
 
-fn tid_word() -> &'static AtomicU32 {
+fn word(offset: usize) -> &'static AtomicU32 {
     // SAFETY: the word lives as long as the thread and nobody else's reference outlives a call in it.
-    unsafe { &*((block() + TID) as *const AtomicU32) }
+    unsafe { &*((block() + offset) as *const AtomicU32) }
 }
 
 /// Id of the calling thread in its pid namespace. One system call in a thread's life.
 #[inline]
 pub(crate) fn tid() -> u32 {
-    match tid_word().load(Relaxed) {
+    match word(TID).load(Relaxed) {
         0 => ask_tid(),
         tid => tid,
     }
@@ -65,13 +67,23 @@ pub(crate) fn tid() -> u32 {
 fn ask_tid() -> u32 {
     // SAFETY: S9, no arguments.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    tid_word().store(tid, Relaxed);
+    word(TID).store(tid, Relaxed);
     tid
 }
 
 /// Forgets the id: the calling thread is the only one of a forked child.
 pub(crate) fn forget_tid() {
-    tid_word().store(0, Relaxed);
+    word(TID).store(0, Relaxed);
+}
+
+/// The highest rank of the locks that the calling thread holds or is taking, 0 for none.
+pub(crate) fn rank() -> u32 {
+    word(RANK).load(Relaxed)
+}
+
+/// Sets that rank. Signal handlers look at it, so it is raised before a lock is taken and lowered after its release.
+pub(crate) fn set_rank(rank: u32) {
+    word(RANK).store(rank, Relaxed);
 }
 
 /// Id of the process in its pid namespace.
