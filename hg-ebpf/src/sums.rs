@@ -16,7 +16,7 @@ use hg_probes::{
 
 use crate::{
     lost::lost,
-    word::{add, raise, take},
+    word::{add, fetch_add, raise, take},
 };
 
 /// hg-top sets the number of entries by the number of CPUs when it loads the program.
@@ -83,7 +83,7 @@ fn entry<K, V>(map: &PerCpuHashMap<K, V>, zero: &Array<V>, key: &K, watched: *mu
     // SAFETY: the pointer came from the map of watched processes.
     let keys = unsafe { &raw mut (*watched).keys };
     // SAFETY: as above.
-    if unsafe { add(keys, 1) } >= u64::from(MAX_KEYS_PER_PROCESS) {
+    if unsafe { fetch_add(keys, 1) } >= u64::from(MAX_KEYS_PER_PROCESS) {
         // SAFETY: as above.
         unsafe { take(keys, 1) };
         lost(Lost::KeysSpent);
