@@ -40,9 +40,11 @@ pub(crate) struct Program {
 impl Program {
     /// Loads the embedded object, or the one that `HG_BPF_OBJECT` names.
     ///
+    /// It is loaded for links to many sites if `multi` allows it and the kernel has them.
+    ///
     /// # Errors
     /// If we may not, or the kernel's verifier refuses it.
-    pub(crate) fn load() -> Result<Program, AttachError> {
+    pub(crate) fn load(multi: bool) -> Result<Program, AttachError> {
         let bytes = object()?;
         let broken = |error: &dyn std::fmt::Display| AttachError::Load(error.to_string());
         let mut object = Object::parse(&bytes).map_err(|error| broken(&error))?;
@@ -71,8 +73,8 @@ impl Program {
                 }
             })
         };
-        let multi =
-            load("probe", PROG_TYPE_KPROBE, sys::ATTACH_UPROBE_MULTI).ok().filter(|program| has_multi(program.as_fd()));
+        let try_multi = || load("probe", PROG_TYPE_KPROBE, sys::ATTACH_UPROBE_MULTI).ok();
+        let multi = multi.then(try_multi).flatten().filter(|program| has_multi(program.as_fd()));
         let is_multi = multi.is_some();
         let probe = match multi {
             Some(program) => program,

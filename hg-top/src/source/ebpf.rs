@@ -62,6 +62,15 @@ pub struct Sites {
     pub problems: Vec<String>,
 }
 
+/// What a source does without although the kernel may have it: for trying out how an older kernel fares.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Without {
+    /// Links to many sites.
+    pub multi: bool,
+    /// The tracepoint that tells of children.
+    pub newtask: bool,
+}
+
 /// What one look at a source gives.
 #[derive(Debug, Clone, Default)]
 pub struct EbpfSample {
@@ -91,14 +100,25 @@ impl EbpfSource {
     /// # Errors
     /// If the kernel or our rights do not allow it, or no process can be watched.
     pub fn attach(pids: &[u32]) -> Result<EbpfSource, AttachError> {
+        EbpfSource::attach_without(pids, Without::default())
+    }
+
+    /// As [`attach`](Self::attach), on a kernel that lacks something.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_without(pids: &[u32], without: Without) -> Result<EbpfSource, AttachError> {
         // The kernel names processes by the initial namespace's ids; ours have to be the same.
         if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() != "pid:[4026531836]") {
             return Err(AttachError::PidNamespace);
         }
         links::pmu()?;
-        let mut program = Program::load()?;
+        let mut program = Program::load(!without.multi)?;
         let mut links = Links::default();
-        let children = links.add_newtask(&program).map_err(|error| error.to_string());
+        let children = match without.newtask {
+            false => links.add_newtask(&program).map_err(|error| error.to_string()),
+            true => Err("not wanted".to_owned()),
+        };
         let map_error = |error: aya::maps::MapError| AttachError::Load(error.to_string());
         let link_kind = program.link_kind();
         let mut source = EbpfSource {

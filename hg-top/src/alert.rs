@@ -1,0 +1,305 @@
+//! What deserves an operator's attention: each alert says since when, on what evidence, and what to do next.
+//!
+//! Alerts come from events (within a second, with thread and stack) and from snapshots (also without eBPF). One alert
+//! stands for one kind, process and subject; repetitions raise its count and renew its evidence.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use hg_probes::ProbeId;
+use hg_probes::maps::Lost;
+use hg_probes::words::{Cause, CorruptionKind, StallKind};
+
+use crate::event::Event;
+use crate::model::scope::same_process;
+use crate::model::{Process, Snapshot};
+use crate::process::Thread;
+use crate::unit;
+
+/// How long after its last occurrence an alert is still news.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// Kinds and subjects kept; a target that makes up more of them gains nothing.
+const MAX_ALERTS: usize = 256;
+
+/// What kind of thing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A bad call was refused.
+    Corruption,
+    /// A caller got NULL.
+    AllocFailed,
+    /// A lock was held or waited for longer than the threshold.
+    LockStall,
+    /// An arena cannot grow.
+    GrowBlocked,
+    /// Probe hits were lost: traced figures are too low.
+    ProbesDropped,
+    /// Parts of a stats page could not be copied whole.
+    StatsTorn,
+}
+
+impl Kind {
+    /// Its name on screen and in JSON.
+    pub fn label(self) -> &'static str {
+        match self {
+            Kind::Corruption => "corruption",
+            Kind::AllocFailed => "alloc-failed",
+            Kind::LockStall => "lock-stall",
+            Kind::GrowBlocked => "grow-blocked",
+            Kind::ProbesDropped => "probes-dropped",
+            Kind::StatsTorn => "stats-torn",
+        }
+    }
+
+    /// Whether the target itself is in trouble, rather than our view of it.
+    pub fn severe(self) -> bool {
+        !matches!(self, Kind::ProbesDropped | Kind::StatsTorn)
+    }
+
+    /// What to do about it.
+    pub fn next_step(self) -> &'static str {
+        match self {
+            Kind::Corruption => "find the caller by its stack; the call was refused and the heap is intact",
+            Kind::AllocFailed => "raise the cap or the limit that the cause names, or find what grows (view 2)",
+            Kind::LockStall => {
+                "see what the holder does: its state and stack; stopped or preempted holders stall others"
+            }
+            Kind::GrowBlocked => "raise the cap or the limit that the cause names; allocations will fail next",
+            Kind::ProbesDropped => "trust the stats page's totals; per-event figures miss the lost hits",
+            Kind::StatsTorn => "wait: the block changed at each of four attempts, older figures are shown",
+        }
+    }
+}
+
+/// One alert.
+#[derive(Clone, Debug)]
+pub struct Alert {
+    /// What kind of thing happened.
+    pub kind: Kind,
+    /// To which process; 0 for hg-top itself.
+    pub pid: u32,
+    /// To what in it: `class 64 refill`, `double free`, ...
+    pub subject: String,
+    /// When it was first seen.
+    pub since: SystemTime,
+    /// When it was last seen.
+    pub last: SystemTime,
+    /// How often it was seen.
+    pub count: u64,
+    /// What was seen last, as a sentence.
+    pub evidence: String,
+    /// Stack of the last occurrence, innermost first.
+    pub stack: Vec<String>,
+    /// Its id in the kernel's stack map.
+    pub stack_id: Option<u32>,
+}
+
+impl Alert {
+    /// Whether it is news at `now`.
+    pub fn fresh(&self, now: SystemTime) -> bool {
+        now.duration_since(self.last).unwrap_or_default() < FRESH
+    }
+}
+
+/// All alerts so far.
+#[derive(Clone, Debug, Default)]
+pub struct Alerts {
+    by_subject: BTreeMap<(Kind, u32, String), Alert>,
+}
+
+/// One sighting, before it is merged with earlier ones.
+struct Sighting {
+    kind: Kind,
+    pid: u32,
+    subject: String,
+    count: u64,
+    evidence: String,
+    time: SystemTime,
+}
+
+impl Alerts {
+    /// All alerts, the most recent first.
+    pub fn all(&self) -> Vec<&Alert> {
+        let mut alerts: Vec<&Alert> = self.by_subject.values().collect();
+        alerts.sort_by(|a, b| b.last.cmp(&a.last).then(a.kind.cmp(&b.kind)));
+        alerts
+    }
+
+    /// The alert to show where there is room for one: news, the gravest kind first.
+    pub fn top(&self, now: SystemTime) -> Option<&Alert> {
+        self.by_subject
+            .values()
+            .filter(|alert| alert.fresh(now))
+            .min_by_key(|alert| (alert.kind, std::cmp::Reverse(alert.last)))
+    }
+
+    /// How many are news.
+    pub fn fresh(&self, now: SystemTime) -> usize {
+        self.by_subject.values().filter(|alert| alert.fresh(now)).count()
+    }
+
+    /// Whether any fired at all.
+    pub fn is_empty(&self) -> bool {
+        self.by_subject.is_empty()
+    }
+
+    /// Takes note of an event.
+    pub fn event(&mut self, event: &Event) {
+        let (kind, subject, evidence) = match event.probe.id {
+            ProbeId::LockStall => {
+                let subject = format!("{} {}", event.shown("lock"), event.shown("reason"));
+                (Kind::LockStall, subject, stall_evidence(event))
+            }
+            ProbeId::Corruption => {
+                let evidence = format!("{} by thread {}", event.meaning(), thread(event.pid, event.tid));
+                (Kind::Corruption, event.shown("kind"), evidence)
+            }
+            ProbeId::AllocFailed => (Kind::AllocFailed, event.shown("cause"), event.meaning()),
+            ProbeId::GrowBlocked if event.raw("on") != 0 => (Kind::GrowBlocked, String::new(), event.meaning()),
+            _ => return,
+        };
+        let sighting = Sighting { kind, pid: event.pid, subject, count: 1, evidence, time: event.time };
+        if let Some(alert) = self.note(sighting) {
+            (alert.stack, alert.stack_id) = (event.stack.clone(), event.stack_id);
+        }
+    }
+
+    /// Compares a snapshot with the one before it.
+    pub fn snapshot(&mut self, now: &Snapshot, before: Option<&Snapshot>) {
+        let lost = now.lost_events();
+        let more = lost.saturating_sub(before.map_or(0, Snapshot::lost_events));
+        if more > 0 {
+            let evidence = format!("{} probe hits lost: {}", unit::count(lost), lost_causes(now));
+            self.note(Sighting::new(Kind::ProbesDropped, 0, String::new(), more, evidence, now.time));
+        }
+        for process in now.processes.values().filter(|process| process.exited.is_none()) {
+            self.process(process, before, now.time);
+        }
+    }
+
+    fn process(&mut self, process: &Process, before: Option<&Snapshot>, time: SystemTime) {
+        let pid = process.identity.pid;
+        let before = before.and_then(|before| same_process(before, process));
+        for (number, arena) in &process.arenas {
+            let before = before.and_then(|process| process.arenas.get(number));
+            if arena.torn > 0 {
+                let evidence = format!("{} blocks of arena {} changed at each attempt", arena.torn, arena.name);
+                self.note(Sighting::new(Kind::StatsTorn, pid, arena.name.clone(), 1, evidence, time));
+            }
+            let Some(figures) = &arena.figures else { continue };
+            if figures.grow_blocked {
+                let evidence = format!(
+                    "arena {} cannot grow beyond {} of {}",
+                    arena.name,
+                    unit::bytes(figures.committed),
+                    unit::bytes(figures.reserved)
+                );
+                self.note(Sighting::new(Kind::GrowBlocked, pid, String::new(), 1, evidence, time));
+            }
+            let earlier = before.and_then(|arena| arena.figures.as_ref());
+            // Traced processes report these by events; before the first snapshot nobody did.
+            if !process.traced || earlier.is_none() {
+                let when = if earlier.is_none() { "before hg-top looked" } else { "by the stats page" };
+                for (number, more) in risen(&figures.corruptions, earlier.map(|figures| &figures.corruptions)) {
+                    let kind = CorruptionKind::from_u64(number).map_or("unknown kind", CorruptionKind::label);
+                    let evidence = format!("refused: {more} × {kind}, {when}");
+                    self.note(Sighting::new(Kind::Corruption, pid, kind.into(), more, evidence, time));
+                }
+                for (number, more) in risen(&figures.allocs_failed, earlier.map(|figures| &figures.allocs_failed)) {
+                    let cause = Cause::from_u64(number).map_or("unknown cause", Cause::label);
+                    let evidence = format!("{more} allocations failed: {cause}, {when}");
+                    self.note(Sighting::new(Kind::AllocFailed, pid, cause.into(), more, evidence, time));
+                }
+            }
+            let Some(before) = before.filter(|_| !process.traced) else { continue };
+            for ((lock, reason), now) in &arena.locks {
+                let stalls =
+                    |lock: &crate::model::Lock| lock.total.as_ref().map_or(0, |t| t.hold.stalls + t.wait.stalls);
+                let more = stalls(now).saturating_sub(before.locks.get(&(*lock, *reason)).map_or(0, stalls));
+                let Some(total) = now.total.as_ref().filter(|_| more > 0) else { continue };
+                let evidence = format!(
+                    "{lock} stalled {more} × for {}, by the stats page; longest hold {} by tid {}",
+                    reason.label(),
+                    unit::ns(total.hold.max_ns),
+                    total.hold.max_tid
+                );
+                let subject = format!("{lock} {}", reason.label());
+                self.note(Sighting::new(Kind::LockStall, pid, subject, more, evidence, time));
+            }
+        }
+    }
+
+    fn note(&mut self, sighting: Sighting) -> Option<&mut Alert> {
+        let Sighting { kind, pid, subject, count, evidence, time } = sighting;
+        let key = (kind, pid, subject.clone());
+        if self.by_subject.len() >= MAX_ALERTS && !self.by_subject.contains_key(&key) {
+            return None;
+        }
+        let alert = self.by_subject.entry(key).or_insert_with(|| Alert {
+            kind,
+            pid,
+            subject,
+            since: time,
+            last: time,
+            count: 0,
+            evidence: String::new(),
+            stack: Vec::new(),
+            stack_id: None,
+        });
+        alert.last = alert.last.max(time);
+        alert.count = alert.count.saturating_add(count);
+        alert.evidence = evidence;
+        Some(alert)
+    }
+}
+
+impl Sighting {
+    fn new(kind: Kind, pid: u32, subject: String, count: u64, evidence: String, time: SystemTime) -> Sighting {
+        Sighting { kind, pid, subject, count, evidence, time }
+    }
+}
+
+fn thread(pid: u32, tid: u32) -> String {
+    let thread = Thread::look(pid, tid);
+    match thread.comm.is_empty() {
+        true => format!("{tid} ({})", thread.state),
+        false => format!("{tid} \"{}\" ({})", thread.comm, thread.state),
+    }
+}
+
+fn stall_evidence(event: &Event) -> String {
+    let (lock, reason, ns) = (event.shown("lock"), event.shown("reason"), event.shown("ns"));
+    let holder = event.raw("holder_tid") as u32;
+    match StallKind::from_u64(event.raw("hold_or_wait")) {
+        Some(StallKind::Wait) if holder != 0 => {
+            format!("{lock} waited for {ns} ({reason}) by tid {}; held by tid {}", event.tid, thread(event.pid, holder))
+        }
+        Some(StallKind::Wait) => format!("{lock} waited for {ns} ({reason}) by tid {}", event.tid),
+        _ => format!(
+            "{lock} held {ns} ({reason}) by tid {}",
+            thread(event.pid, if holder != 0 { holder } else { event.tid })
+        ),
+    }
+}
+
+/// Which entries of a list of counters rose, and by how much.
+fn risen<'a>(now: &'a [u64], before: Option<&'a Vec<u64>>) -> impl Iterator<Item = (u64, u64)> + 'a {
+    now.iter().enumerate().filter_map(move |(index, now)| {
+        let more = now.saturating_sub(before.and_then(|before| before.get(index)).copied().unwrap_or(0));
+        (more > 0).then_some((index as u64, more))
+    })
+}
+
+/// Why hits were lost: `ring full 12, map full 3`.
+pub fn lost_causes(snapshot: &Snapshot) -> String {
+    const CAUSES: [(Lost, &str); Lost::COUNT as usize] = [
+        (Lost::RingFull, "ring full"),
+        (Lost::MapFull, "map full"),
+        (Lost::KeysSpent, "too many keys of one process"),
+        (Lost::FilterFull, "too many processes"),
+        (Lost::Recursion, "recursion"),
+    ];
+    let causes = CAUSES.iter().map(|(cause, name)| (name, snapshot.lost[*cause as usize]));
+    causes.filter(|(_, lost)| *lost > 0).map(|(name, lost)| format!("{name} {lost}")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,303 @@
+//! The state of the interactive screen: what is shown, how it is sorted and filtered, what was typed. Input changes it,
+//! drawing reads it; neither fetches anything.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::alert::Alerts;
+use crate::cli::Options;
+use crate::event::Event;
+use crate::filter::Filter;
+use crate::keys::{self, Command};
+use crate::model::Snapshot;
+use crate::model::scope::Scope;
+use crate::model::timeline::{Basis, Timeline};
+use crate::view::table::TableState;
+
+/// Events kept for the log.
+const MAX_EVENTS: usize = 2000;
+
+/// How long a message stays.
+const MESSAGE_TIME: Duration = Duration::from_secs(8);
+
+/// The views, in the order of their keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Where the memory is.
+    Summary,
+    /// Size classes.
+    Classes,
+    /// Locks.
+    Locks,
+    /// Arenas.
+    Arenas,
+    /// Processes.
+    Processes,
+    /// Events and alerts.
+    Events,
+}
+
+impl View {
+    /// All of them.
+    pub const ALL: [View; 6] = [View::Summary, View::Classes, View::Locks, View::Arenas, View::Processes, View::Events];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            View::Summary => "Summary",
+            View::Classes => "Classes",
+            View::Locks => "Locks",
+            View::Arenas => "Arenas",
+            View::Processes => "Processes",
+            View::Events => "Events",
+        }
+    }
+}
+
+/// What the loop has to do after a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Draw again.
+    Draw,
+    /// Leave.
+    Quit,
+    /// Stop the process, as Ctrl-Z does.
+    Suspend,
+}
+
+/// The state of the screen.
+pub struct App {
+    /// How to draw: ASCII, colours, interval.
+    pub options: Options,
+    /// The view shown.
+    pub view: View,
+    /// Which processes it adds up.
+    pub scope: Scope,
+    /// What it counts over.
+    pub basis: Basis,
+    /// Sorting and selection, per view.
+    pub tables: [TableState; View::ALL.len()],
+    /// The filter, per view, as typed.
+    pub filters: [String; View::ALL.len()],
+    /// Whether a filter is being typed.
+    pub typing: bool,
+    /// Whether the help is shown, and its first line.
+    pub help: Option<usize>,
+    /// Alerts so far.
+    pub alerts: Alerts,
+    /// The log, oldest first.
+    pub log: VecDeque<Event>,
+    /// Now, for ages.
+    pub now: SystemTime,
+    message: Option<(String, SystemTime)>,
+    live: Timeline,
+    frozen: Option<Timeline>,
+}
+
+impl App {
+    /// Nothing seen yet.
+    pub fn new(options: Options) -> App {
+        App {
+            options,
+            view: View::Summary,
+            scope: Scope::All,
+            basis: Basis::default(),
+            tables: std::array::from_fn(|_| TableState::default()),
+            filters: std::array::from_fn(|_| String::new()),
+            typing: false,
+            help: None,
+            alerts: Alerts::default(),
+            log: VecDeque::new(),
+            now: SystemTime::now(),
+            message: None,
+            live: Timeline::default(),
+            frozen: None,
+        }
+    }
+
+    /// Takes in a sample.
+    pub fn sample(&mut self, snapshot: Arc<Snapshot>, events: Vec<Event>, warnings: Vec<String>) {
+        self.now = snapshot.time;
+        self.alerts.snapshot(&snapshot, self.live.latest());
+        let known = |pid: &u32| self.live.latest().is_some_and(|latest| latest.processes.contains_key(pid));
+        let joined: Vec<String> = snapshot
+            .processes
+            .values()
+            .filter(|process| self.live.latest().is_some() && !known(&process.identity.pid))
+            .map(|process| format!("process {} ({}) joined", process.identity.pid, process.identity.comm))
+            .collect();
+        self.live.push(snapshot);
+        if let Some(message) = warnings.into_iter().chain(joined).next_back() {
+            self.say(message);
+        }
+        self.take(events);
+    }
+
+    /// Takes in events between two samples.
+    pub fn events(&mut self, events: Vec<Event>) {
+        self.touch();
+        self.take(events);
+    }
+
+    fn take(&mut self, events: Vec<Event>) {
+        events.iter().for_each(|event| self.alerts.event(event));
+        self.log.extend(events);
+        let surplus = self.log.len().saturating_sub(MAX_EVENTS);
+        self.log.drain(..surplus);
+    }
+
+    /// Notes that time has passed.
+    pub fn touch(&mut self) {
+        self.now = SystemTime::now();
+    }
+
+    /// What is shown: the frozen past, or the present.
+    pub fn timeline(&self) -> &Timeline {
+        self.frozen.as_ref().unwrap_or(&self.live)
+    }
+
+    /// Whether the screen is frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.is_some()
+    }
+
+    /// Sorting and selection of the view shown.
+    pub fn table(&mut self) -> &mut TableState {
+        &mut self.tables[self.view as usize]
+    }
+
+    /// The filter of a view.
+    pub fn filter(&self, view: View) -> Filter {
+        Filter::parse(&self.filters[view as usize])
+    }
+
+    /// The message of the moment.
+    pub fn message(&self) -> Option<&str> {
+        let (text, since) = self.message.as_ref()?;
+        (self.now.duration_since(*since).unwrap_or_default() < MESSAGE_TIME).then_some(text)
+    }
+
+    fn say(&mut self, text: String) {
+        self.message = Some((text, self.now));
+    }
+
+    /// Does what a key asks for.
+    pub fn key(&mut self, event: KeyEvent) -> Action {
+        self.touch();
+        if self.typing && event.kind != KeyEventKind::Release {
+            return self.typed(event);
+        }
+        match keys::command(event) {
+            Some(command) => self.command(command),
+            None => Action::Draw,
+        }
+    }
+
+    fn typed(&mut self, event: KeyEvent) -> Action {
+        let filter = &mut self.filters[self.view as usize];
+        match event.code {
+            KeyCode::Char('c') if event.modifiers.contains(KeyModifiers::CONTROL) => return Action::Quit,
+            KeyCode::Char('u') if event.modifiers.contains(KeyModifiers::CONTROL) => filter.clear(),
+            KeyCode::Char(c) if filter.chars().count() < 60 && !c.is_control() => filter.push(c),
+            KeyCode::Backspace => drop(filter.pop()),
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                filter.clear();
+                self.typing = false;
+            }
+            _ => {}
+        }
+        Action::Draw
+    }
+
+    fn command(&mut self, command: Command) -> Action {
+        match command {
+            Command::Quit => return Action::Quit,
+            Command::Suspend => return Action::Suspend,
+            Command::Help => self.help = if self.help.is_some() { None } else { Some(0) },
+            Command::Back => self.back(),
+            Command::Move(rows) => self.scroll(rows),
+            Command::Screen(screens) => {
+                let rows = self.table().page.max(1) as i32;
+                self.scroll(screens * rows);
+            }
+            Command::First => self.scroll(i32::MIN),
+            Command::Last => self.scroll(i32::MAX),
+            Command::Detail => self.detail(),
+            Command::Filter if self.view != View::Summary => self.typing = true,
+            Command::Filter => self.say("the summary has no rows to filter: choose another view".into()),
+            Command::Sort(step) => self.table().sort_by_next(step),
+            Command::Invert => self.table().invert(),
+            Command::Freeze => self.frozen = if self.frozen.is_some() { None } else { Some(self.live.clone()) },
+            Command::Basis => self.basis = self.basis.next(),
+            Command::Mark => {
+                self.live.set_mark();
+                if let Some(frozen) = &mut self.frozen {
+                    frozen.set_mark();
+                }
+                self.basis = Basis::SinceMark;
+                self.say("mark set: figures count from now".into());
+            }
+            Command::Show(view) => self.show(view),
+            Command::Tab(step) => {
+                let views = View::ALL.len() as i32;
+                self.show(View::ALL[(self.view as i32 + step).rem_euclid(views) as usize]);
+            }
+            Command::NextProcess => self.next_process(),
+        }
+        Action::Draw
+    }
+
+    fn show(&mut self, view: View) {
+        self.help = None;
+        self.view = view;
+    }
+
+    fn scroll(&mut self, rows: i32) {
+        match &mut self.help {
+            Some(line) => *line = line.saturating_add_signed(rows as isize).min(keys::BINDINGS.len()),
+            None => self.table().move_by(rows),
+        }
+    }
+
+    /// In the list of processes, the detail of a row is that process alone.
+    fn detail(&mut self) {
+        let selected = self.table().selected.as_deref().and_then(|id| id.parse().ok());
+        match (self.view, selected) {
+            (View::Processes, Some(pid)) => {
+                self.scope = Scope::One(pid);
+                self.show(View::Summary);
+            }
+            _ => {
+                let table = self.table();
+                table.detail = !table.detail;
+            }
+        }
+    }
+
+    /// Closes the uppermost of what is open.
+    fn back(&mut self) {
+        let filter = &mut self.filters[self.view as usize];
+        if self.help.is_some() {
+            self.help = None;
+        } else if self.tables[self.view as usize].detail {
+            self.table().detail = false;
+        } else if !filter.is_empty() {
+            filter.clear();
+        } else {
+            self.scope = Scope::All;
+        }
+    }
+
+    fn next_process(&mut self) {
+        let pids: Vec<u32> =
+            self.live.latest().map_or_else(Vec::new, |latest| latest.processes.keys().copied().collect());
+        self.scope = match self.scope {
+            Scope::All => pids.first().map_or(Scope::All, |pid| Scope::One(*pid)),
+            Scope::One(current) => pids.iter().find(|pid| **pid > current).map_or(Scope::All, |pid| Scope::One(*pid)),
+        };
+    }
+}

@@ -1,0 +1,205 @@
+//! Reads both sources into snapshots, and follows the watched processes: those that exit stay with their last figures,
+//! children on hg join.
+//!
+//! Owns the sources. The live loop and the batch mode call [`Collector::sample`] once an interval and
+//! [`Collector::events`] when the ring buffer has something.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+mod merge;
+mod tracer;
+
+use tracer::Tracer;
+
+use crate::event::Event;
+use crate::exit::Failure;
+use crate::model::{EbpfState, Process, Snapshot};
+use crate::process::{self, Process as Proc};
+use crate::source::stats::StatsSource;
+use crate::source::stats::copy::PageError;
+use crate::symbol;
+
+/// How often children are looked for; a walk of /proc.
+const CHILDREN: Duration = Duration::from_secs(2);
+
+/// Processes watched at once.
+const MAX_TARGETS: usize = 1024;
+
+/// Both sources over the watched processes.
+pub struct Collector {
+    targets: BTreeMap<u32, Target>,
+    tracer: Tracer,
+    children_at: Instant,
+    /// Messages for the operator about what could not be done; taken by the caller.
+    warnings: Vec<String>,
+}
+
+/// A watched process: where its figures come from, and the last ones.
+struct Target {
+    stats: Option<StatsSource>,
+    last: Process,
+}
+
+impl Collector {
+    /// Watches `pids`. Those that cannot be watched are warned about; an error if none can be.
+    pub fn open(pids: &[u32], with_ebpf: bool) -> Result<Collector, Failure> {
+        let mut targets = BTreeMap::new();
+        let mut failures = Vec::new();
+        for &pid in pids.iter().take(MAX_TARGETS) {
+            match Target::open(pid) {
+                Ok(target) => drop(targets.insert(pid, target)),
+                Err(error) => failures.push(error),
+            }
+        }
+        let warnings = failures.iter().map(ToString::to_string).collect();
+        if targets.is_empty() {
+            return Err(failures.into_iter().next().map_or_else(
+                || Failure::Nothing("no process to watch: give --pid, or run hg-top without it to choose one".into()),
+                Failure::from,
+            ));
+        }
+        let watched: Vec<u32> = targets.keys().copied().collect();
+        let tracer = if with_ebpf { Tracer::attach(&watched) } else { Tracer::off("switched off by --no-ebpf") };
+        Ok(Collector { targets, tracer, children_at: Instant::now(), warnings })
+    }
+
+    /// Messages since the last call.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+
+    /// What eBPF can tell, or why it cannot.
+    pub fn ebpf(&self) -> EbpfState {
+        self.tracer.state()
+    }
+
+    /// Readable while the ring buffer has events.
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.tracer.event_fd()
+    }
+
+    /// Rare events since the last call, oldest first.
+    pub fn events(&mut self) -> Vec<Event> {
+        let (now, monotonic) = (SystemTime::now(), process::monotonic_ns());
+        let raw = self.tracer.poll();
+        let mut symbols = symbol::Cache::default();
+        raw.into_iter()
+            .filter_map(|raw| {
+                let time = now.checked_sub(Duration::from_nanos(monotonic.saturating_sub(raw.event.ns))).unwrap_or(now);
+                let stack = symbols.frames(raw.event.tgid, &raw.stack);
+                Event::decode(&raw.event, time, stack)
+            })
+            .collect()
+    }
+
+    /// Reads everything once. Events that came meanwhile are returned with it.
+    pub fn sample(&mut self) -> (Arc<Snapshot>, Vec<Event>) {
+        self.adopt_children();
+        let time = SystemTime::now();
+        for (pid, target) in &mut self.targets {
+            target.read(*pid, time);
+        }
+        let events = self.events();
+        let mut snapshot = Snapshot {
+            at: process::monotonic_ns(),
+            time,
+            processes: self.targets.iter().map(|(pid, target)| (*pid, target.last.clone())).collect(),
+            ebpf: self.tracer.state(),
+            lost: self.tracer.lost(),
+        };
+        merge::traced(&mut snapshot, self.tracer.classes(), self.tracer.locks());
+        (Arc::new(snapshot), events)
+    }
+
+    /// Ends the tracing. Takes up to a second: call it when the terminal is the user's again.
+    pub fn close(self) {
+        self.tracer.detach();
+    }
+
+    fn adopt_children(&mut self) {
+        if self.children_at.elapsed() < CHILDREN {
+            return;
+        }
+        self.children_at = Instant::now();
+        let alive: Vec<u32> =
+            self.targets.iter().filter(|(_, target)| target.last.exited.is_none()).map(|(pid, _)| *pid).collect();
+        let mut found = Proc::children(&alive).unwrap_or_default();
+        found.extend(self.tracer.processes());
+        for pid in found {
+            let known = self.targets.get(&pid).is_some_and(|target| target.last.exited.is_none());
+            if known || self.targets.len() >= MAX_TARGETS || pid == std::process::id() {
+                continue;
+            }
+            // A child that runs another program is none of ours.
+            if let Ok(target) = Target::open(pid) {
+                self.targets.insert(pid, target);
+                self.warnings.extend(self.tracer.watch(pid).err());
+            }
+        }
+    }
+}
+
+impl Target {
+    fn open(pid: u32) -> Result<Target, PageError> {
+        let identity = Proc::identity(pid).map_err(|_| PageError::Gone(pid))?;
+        let mut stats = StatsSource::open(pid)?;
+        let arenas = stats.read(None)?;
+        let last = Process {
+            identity,
+            read_at: process::monotonic_ns(),
+            memory: Proc::memory(pid).ok(),
+            arenas,
+            traced: false,
+            page_error: None,
+            exited: None,
+        };
+        Ok(Target { stats: Some(stats), last })
+    }
+
+    fn read(&mut self, pid: u32, now: SystemTime) {
+        if self.last.exited.is_some() {
+            return;
+        }
+        let same = |ticks: u64| ticks == self.last.identity.start_ticks;
+        if !Proc::start_ticks(pid).is_ok_and(same) {
+            self.last.exited = Some(now);
+            self.stats = None;
+            return;
+        }
+        let Some(stats) = &mut self.stats else { return };
+        let read = stats.read(Some(&self.last.arenas));
+        // Whatever was read belongs to this process only if it is still there.
+        if !Proc::start_ticks(pid).is_ok_and(same) {
+            self.last.exited = Some(now);
+            return;
+        }
+        match read {
+            Ok(arenas) => {
+                self.last.arenas = arenas;
+                self.last.read_at = process::monotonic_ns();
+                self.last.page_error = None;
+            }
+            Err(error) => self.last.page_error = Some(error.to_string()),
+        }
+        if let Ok(identity) = Proc::identity(pid)
+            .map(|identity| crate::model::Identity { started: self.last.identity.started, ..identity })
+        {
+            self.last.identity = identity;
+        }
+        self.last.memory = Proc::memory(pid).ok().or(self.last.memory);
+    }
+}
+
+impl From<PageError> for Failure {
+    fn from(error: PageError) -> Failure {
+        let text = error.to_string();
+        match error {
+            PageError::Gone(_) | PageError::NotOnHg(_) => Failure::Nothing(text),
+            PageError::Denied(_) => Failure::Permission(text),
+            PageError::Version { .. } | PageError::Damaged { .. } => Failure::Incompatible(text),
+        }
+    }
+}

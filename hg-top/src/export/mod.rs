@@ -1,0 +1,4 @@
+//! Snapshots for machines and for pipes.
+
+pub mod json;
+pub mod text;

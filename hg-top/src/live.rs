@@ -1,0 +1,87 @@
+//! The interactive loop: waits for a key, an event, a signal or the next sample; draws only when something changed.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{self as input, Event as Input};
+
+use crate::app::{Action, App};
+use crate::cli::Options;
+use crate::collect::Collector;
+use crate::exit::Failure;
+use crate::term::{Screen, Signals};
+use crate::{view, wake};
+
+/// Least time between two readings of the ring buffer, so that a storm of events cannot keep us from all else.
+const EVENT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Shows the live screens until the user quits.
+pub fn run(mut collector: Collector, options: &Options) -> Result<ExitCode, Failure> {
+    let signals = Signals::catch()?;
+    let mut app = App::new(options.clone());
+    let mut screen = Screen::open()?;
+    let outcome = watch(&mut collector, &mut app, &mut screen, &signals, options.interval);
+    // The terminal first: to end the tracing takes longer than anybody wants to wait for the prompt.
+    drop(screen);
+    collector.close();
+    outcome?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn watch(
+    collector: &mut Collector,
+    app: &mut App,
+    screen: &mut Screen,
+    signals: &Signals,
+    interval: Duration,
+) -> io::Result<()> {
+    let stdin = io::stdin();
+    let mut next_sample = Instant::now();
+    let mut events_after = Instant::now();
+    loop {
+        let now = Instant::now();
+        if now >= next_sample {
+            let (snapshot, events) = collector.sample();
+            app.sample(snapshot, events, collector.take_warnings());
+            // A sample that comes late does not make the next ones hurry.
+            next_sample = (next_sample + interval).max(now + interval / 2);
+            screen.draw(|frame| view::draw(frame, app))?;
+        }
+        let until_sample = next_sample.saturating_duration_since(Instant::now());
+        let listening = Instant::now() >= events_after;
+        let timeout = if listening { until_sample } else { until_sample.min(EVENT_PAUSE) };
+        let event_fd = if listening { collector.event_fd() } else { None };
+        let [key, event, signal] = wake::wait([Some(stdin.as_fd()), event_fd, Some(signals.fd())], timeout);
+        if event {
+            events_after = Instant::now() + EVENT_PAUSE;
+            app.events(collector.events());
+        }
+        if signal {
+            signals.acknowledge();
+        }
+        if signals.quit() {
+            return Ok(());
+        }
+        let mut suspend = signals.suspend();
+        if key {
+            while input::poll(Duration::ZERO)? {
+                match input::read()? {
+                    Input::Key(pressed) => match app.key(pressed) {
+                        Action::Quit => return Ok(()),
+                        Action::Suspend => suspend = true,
+                        Action::Draw => {}
+                    },
+                    _ => app.touch(),
+                }
+            }
+        }
+        if suspend {
+            screen.suspend()?;
+        }
+        if key || event || signal || suspend {
+            screen.draw(|frame| view::draw(frame, app))?;
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What is known of the watched processes at one moment: the one model that both sources feed and every view, alert and
+//! export reads. It holds plain numbers; formatting is the views' business.
+//!
+//! Invariant: a figure that no source told is `None` or an empty collection, never a guessed 0.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use hg_probes::maps::Lost;
+use hg_probes::words::{LockId, Reason, Tier, TierReason};
+
+pub mod histogram;
+pub mod reconcile;
+pub mod scope;
+pub mod timeline;
+
+pub use histogram::Histogram;
+
+/// A reading of a target's clock that all sources share: `CLOCK_MONOTONIC`, ns.
+pub type MonotonicNs = u64;
+
+/// All watched processes at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub at: MonotonicNs,
+    /// The same for people.
+    pub time: SystemTime,
+    /// By pid, as hg-top sees it.
+    pub processes: BTreeMap<u32, Process>,
+    /// What eBPF can tell, or why it cannot.
+    pub ebpf: EbpfState,
+    /// Probe hits lost since the attach, by [`Lost`].
+    pub lost: [u64; Lost::COUNT as usize],
+}
+
+impl Snapshot {
+    /// Probe hits lost for any cause.
+    pub fn lost_events(&self) -> u64 {
+        self.lost.iter().fold(0, |sum, lost| sum.saturating_add(*lost))
+    }
+}
+
+/// Whether the eBPF source works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EbpfState {
+    /// It does, with this many of the probe sites found.
+    On {
+        /// Sites with a program attached.
+        attached: usize,
+        /// Sites found.
+        found: usize,
+    },
+    /// It does not, and why: what failed, what is missing, and what still works.
+    Off(String),
+}
+
+/// Who a process is; constant while it lives, but for an exec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its pid, as hg-top sees it.
+    pub pid: u32,
+    /// Clock ticks from boot to its start: tells it from a later process of the same pid.
+    pub start_ticks: u64,
+    /// How long it had run when it was first seen.
+    pub started: SystemTime,
+    /// Path of its binary, escaped.
+    pub exe: String,
+    /// Its name, escaped.
+    pub comm: String,
+    /// What it does, from its command line, escaped.
+    pub role: String,
+}
+
+/// One process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Who it is.
+    pub identity: Identity,
+    /// When its figures were read. Older than the snapshot if it has exited or could not be read.
+    pub read_at: MonotonicNs,
+    /// What the kernel says about its memory.
+    pub memory: Option<KernelMemory>,
+    /// Its arenas, by their number in the process.
+    pub arenas: BTreeMap<u32, Arena>,
+    /// Whether eBPF counts this process.
+    pub traced: bool,
+    /// Why its stats page could not be read, if so.
+    pub page_error: Option<String>,
+    /// When it was found gone; its figures are the last ones seen.
+    pub exited: Option<SystemTime>,
+}
+
+impl Process {
+    /// The names of the sources that its figures come from.
+    pub fn sources(&self) -> Vec<&'static str> {
+        let page = self.arenas.values().any(|arena| arena.figures.is_some());
+        [(page, "stats-page"), (self.traced, "ebpf")].into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect()
+    }
+
+    /// How long it has run at `now`.
+    pub fn uptime(&self, now: SystemTime) -> Duration {
+        now.duration_since(self.identity.started).unwrap_or_default()
+    }
+}
+
+/// Memory of a process by the kernel's own count, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelMemory {
+    /// Resident set, without hugetlb pages.
+    pub rss: u64,
+    /// Hugetlb pages, which the resident set leaves out.
+    pub hugetlb: u64,
+    /// The part of the resident set that files back: code, mapped data.
+    pub rss_file: u64,
+    /// The part that is shared memory.
+    pub rss_shmem: u64,
+    /// Threads.
+    pub threads: u64,
+}
+
+/// One arena.
+#[derive(Clone, Debug, Default)]
+pub struct Arena {
+    /// Its name, escaped; `arena N` where no page tells.
+    pub name: String,
+    /// The figures of its stats page; `None` if only eBPF knows the arena.
+    pub figures: Option<Figures>,
+    /// Its classes, by the size of their cells.
+    pub classes: BTreeMap<u32, Class>,
+    /// Its locks, by lock and reason. Those never taken are left out.
+    pub locks: BTreeMap<(LockId, Reason), Lock>,
+    /// Blocks of the page that were changing at each of four attempts to copy them.
+    pub torn: u32,
+}
+
+/// The figures of an arena as a whole, as its stats page gives them. Bytes where nothing else is said.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Whether several processes share it; `None` for a kind this version does not know.
+    pub shared: Option<bool>,
+    /// What backs it.
+    pub tier: Option<Tier>,
+    /// What was to back it.
+    pub tier_wanted: Option<Tier>,
+    /// Why `tier` is what it is.
+    pub tier_reason: Option<TierReason>,
+    /// Its cap.
+    pub reserved: u64,
+    /// What user memory may occupy now.
+    pub committed: u64,
+    /// The most that ever was committed.
+    pub committed_peak: u64,
+    /// Free runs that still hold memory.
+    pub free_dirty: u64,
+    /// Free runs that hold none.
+    pub free_clean: u64,
+    /// Spans of classes.
+    pub spans: u64,
+    /// Large objects.
+    pub large: u64,
+    /// Number of live large objects.
+    pub large_count: u64,
+    /// Number of large objects ever allocated.
+    pub large_allocs: u64,
+    /// Number of large objects ever freed.
+    pub large_frees: u64,
+    /// Tables.
+    pub metadata: u64,
+    /// Locked into RAM.
+    pub pinned: u64,
+    /// Whether pinning was asked for.
+    pub pin_wanted: bool,
+    /// Errno of the last attempt to pin, 0 for none.
+    pub pin_errno: u32,
+    /// Whether growth is blocked.
+    pub grow_blocked: bool,
+    /// Growths.
+    pub grows: u64,
+    /// Shrinks.
+    pub shrinks: u64,
+    /// Refused growths by [`Cause`](hg_probes::words::Cause) number.
+    pub grows_refused: Vec<u64>,
+    /// Failed allocations by [`Cause`](hg_probes::words::Cause) number.
+    pub allocs_failed: Vec<u64>,
+    /// Refused bad calls by [`CorruptionKind`](hg_probes::words::CorruptionKind) number.
+    pub corruptions: Vec<u64>,
+    /// Cells deferred because a signal handler interrupted the allocator.
+    pub cells_deferred: u64,
+    /// Bytes of a page of the grid.
+    pub page_bytes: u64,
+    /// Bytes of a slice.
+    pub slice_bytes: u64,
+    /// Stall threshold of the locks, µs.
+    pub stall_us: u32,
+    /// Front caches: how many are guarded by restartable sequences, and how many there are.
+    pub fronts: (u32, u32),
+    /// Whether front caches go by concurrency id rather than by CPU.
+    pub by_mm_cid: bool,
+    /// When the arena was made.
+    pub created_at: MonotonicNs,
+}
+
+/// Counters of a class's slow path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Batches into front caches.
+    pub refills: u64,
+    /// Recycled cells handed out by them.
+    pub reused: u64,
+    /// Never-used cells handed out by them.
+    pub carved: u64,
+    /// Batches out of front caches.
+    pub flushes: u64,
+    /// Cells taken back by them.
+    pub flushed: u64,
+    /// Cells taken out of front caches from outside.
+    pub drained: u64,
+}
+
+impl Counters {
+    /// What was counted since `earlier`; `None` if the counters were reset in between.
+    pub fn since(&self, earlier: &Counters) -> Option<Counters> {
+        Some(Counters {
+            refills: self.refills.checked_sub(earlier.refills)?,
+            reused: self.reused.checked_sub(earlier.reused)?,
+            carved: self.carved.checked_sub(earlier.carved)?,
+            flushes: self.flushes.checked_sub(earlier.flushes)?,
+            flushed: self.flushed.checked_sub(earlier.flushed)?,
+            drained: self.drained.checked_sub(earlier.drained)?,
+        })
+    }
+
+    /// Both together.
+    pub fn plus(&self, other: &Counters) -> Counters {
+        Counters {
+            refills: self.refills.saturating_add(other.refills),
+            reused: self.reused.saturating_add(other.reused),
+            carved: self.carved.saturating_add(other.carved),
+            flushes: self.flushes.saturating_add(other.flushes),
+            flushed: self.flushed.saturating_add(other.flushed),
+            drained: self.drained.saturating_add(other.drained),
+        }
+    }
+
+    /// Cells that left for front caches and have not come back: live ones and those in the caches.
+    pub fn out(&self) -> u64 {
+        self.reused.saturating_add(self.carved).saturating_sub(self.flushed).saturating_sub(self.drained)
+    }
+}
+
+/// One size class of one arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// Counted by the arena itself since its start; `None` if only eBPF knows the class.
+    pub total: Option<Counters>,
+    /// Counted by eBPF since the attach, for this process.
+    pub traced: Option<Counters>,
+    /// Cells in front caches now; `None` if they could not be read.
+    pub front_cells: Option<u64>,
+    /// Cells in the transfer cache now.
+    pub transfer_cells: u64,
+    /// Spans now.
+    pub spans: u64,
+    /// Cells of these spans.
+    pub cells: u64,
+    /// Cells of these spans that are free.
+    pub central_cells: u64,
+    /// Bytes of these spans.
+    pub span_bytes: u64,
+    /// Whether the block was changing at each attempt: the figures are the last whole ones, or none.
+    pub torn: bool,
+}
+
+impl Class {
+    /// Live cells; with unreadable front caches, the most they can be.
+    pub fn live(&self) -> Option<u64> {
+        Some(self.total?.out().saturating_sub(self.front_cells.unwrap_or(0)))
+    }
+
+    /// Free cells in front and transfer caches.
+    pub fn cached(&self) -> u64 {
+        self.front_cells.unwrap_or(0).saturating_add(self.transfer_cells)
+    }
+}
+
+/// One lock of one arena, taken for one reason.
+#[derive(Clone, Debug, Default)]
+pub struct Lock {
+    /// Counted by the arena itself since its start.
+    pub total: Option<HoldWait>,
+    /// Counted by eBPF since the attach, for this process.
+    pub traced: Option<HoldWait>,
+    /// Whether the block was changing at each attempt.
+    pub torn: bool,
+}
+
+impl Lock {
+    /// The arena's own histograms, else those of eBPF.
+    pub fn best(&self) -> Option<&HoldWait> {
+        self.total.as_ref().or(self.traced.as_ref())
+    }
+}
+
+/// How long a lock was held and waited for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HoldWait {
+    /// From acquisition to release.
+    pub hold: Histogram,
+    /// From the attempt to the acquisition.
+    pub wait: Histogram,
+}
+
+impl HoldWait {
+    /// What was counted since `earlier`; `None` if the counters were reset in between.
+    pub fn since(&self, earlier: &HoldWait) -> Option<HoldWait> {
+        Some(HoldWait { hold: self.hold.since(&earlier.hold)?, wait: self.wait.since(&earlier.wait)? })
+    }
+
+    /// Adds another lock's.
+    pub fn add(&mut self, other: &HoldWait) {
+        self.hold.add(&other.hold);
+        self.wait.add(&other.wait);
+    }
+}

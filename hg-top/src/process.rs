@@ -1,0 +1,172 @@
+//! What /proc tells about a process: who it is, what the kernel counts for it, how its threads fare.
+//!
+//! Files are size-capped and every string is escaped, as a target writes its own comm and command line.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use procfs::{CurrentSI, FromRead};
+
+use crate::escape;
+use crate::model::{Identity, KernelMemory};
+
+/// Bytes of a file under /proc that are read.
+const CAP: u64 = 64 << 10;
+
+/// A process under /proc.
+pub struct Process;
+
+impl Process {
+    /// Who `pid` is.
+    pub fn identity(pid: u32) -> io::Result<Identity> {
+        let stat = stat(&format!("/proc/{pid}/stat"))?;
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe"))
+            .map_or_else(|_| String::new(), |path| escape::bytes(path.as_os_str().as_bytes()));
+        let comm = escape::text(&stat.comm);
+        let role = role(&read(&format!("/proc/{pid}/cmdline")).unwrap_or_default(), &comm);
+        Ok(Identity { pid, start_ticks: stat.starttime, exe, comm, role, started: started(stat.starttime) })
+    }
+
+    /// Clock ticks from boot to the start of `pid`: an error or another number means that it is gone.
+    pub fn start_ticks(pid: u32) -> io::Result<u64> {
+        let stat = stat(&format!("/proc/{pid}/stat"))?;
+        if matches!(stat.state, 'Z' | 'X') { Err(io::ErrorKind::NotFound.into()) } else { Ok(stat.starttime) }
+    }
+
+    /// State of the main thread as one letter.
+    pub fn state(pid: u32) -> io::Result<char> {
+        Ok(stat(&format!("/proc/{pid}/stat"))?.state)
+    }
+
+    /// What the kernel counts for `pid`.
+    pub fn memory(pid: u32) -> io::Result<KernelMemory> {
+        let bytes = read(&format!("/proc/{pid}/status"))?;
+        let status = procfs::process::Status::from_read(bytes.as_slice()).map_err(io::Error::other)?;
+        let kib = |field: Option<u64>| field.unwrap_or(0).saturating_mul(1024);
+        Ok(KernelMemory {
+            rss: kib(status.vmrss),
+            hugetlb: kib(status.hugetlbpages),
+            rss_file: kib(status.rssfile),
+            rss_shmem: kib(status.rssshmem),
+            threads: status.threads,
+        })
+    }
+
+    /// Processes whose parent is one of `parents`, all in one walk of /proc.
+    pub fn children(parents: &[u32]) -> io::Result<Vec<u32>> {
+        Ok(std::fs::read_dir("/proc")?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|pid: &u32| {
+                let parent = stat(&format!("/proc/{pid}/stat")).map(|stat| stat.ppid as u32);
+                parent.is_ok_and(|parent| parents.contains(&parent))
+            })
+            .collect())
+    }
+}
+
+/// A thread as it is now: its name and what it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its name, escaped.
+    pub comm: String,
+    /// `running`, `preempted or runnable`, `sleeping`, `stopped`, ... in words.
+    pub state: &'static str,
+}
+
+impl Thread {
+    /// Looks at thread `tid` of process `pid`.
+    pub fn look(pid: u32, tid: u32) -> Thread {
+        match stat(&format!("/proc/{pid}/task/{tid}/stat")) {
+            Ok(stat) => Thread { comm: escape::text(&stat.comm), state: state_word(stat.state) },
+            Err(_) => Thread { comm: String::new(), state: "dead" },
+        }
+    }
+}
+
+fn state_word(state: char) -> &'static str {
+    match state {
+        'R' => "running or preempted",
+        'S' => "sleeping",
+        'D' => "in uninterruptible sleep",
+        'T' | 't' => "stopped",
+        'Z' | 'X' | 'x' => "dead",
+        'I' => "idle",
+        _ => "in an unknown state",
+    }
+}
+
+fn read(path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(CAP).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn stat(path: &str) -> io::Result<procfs::process::Stat> {
+    procfs::process::Stat::from_read(read(path)?.as_slice()).map_err(io::Error::other)
+}
+
+/// Program and arguments as one line, without the directories of the program; kernel threads and zombies have none.
+fn role(cmdline: &[u8], comm: &str) -> String {
+    let mut words = cmdline.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let Some(program) = words.next() else { return comm.to_owned() };
+    // Servers that write a title put all of it into the first word.
+    let (path, title) = match program.iter().position(|byte| *byte == b' ') {
+        Some(space) => program.split_at(space),
+        None => (program, &b""[..]),
+    };
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let mut line = [name, title].concat();
+    for word in words {
+        line.push(b' ');
+        line.extend_from_slice(word);
+    }
+    escape::bytes(line.trim_ascii())
+}
+
+fn started(ticks: u64) -> SystemTime {
+    let since_boot = Duration::from_millis(ticks.saturating_mul(1000) / procfs::ticks_per_second().max(1));
+    let boot = procfs::KernelStats::current().map_or(0, |stats| stats.btime);
+    UNIX_EPOCH + Duration::from_secs(boot) + since_boot
+}
+
+/// `CLOCK_MONOTONIC` now, ns: the clock of stats pages and events.
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec, to which the pointer is valid.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles() {
+        assert_eq!(role(b"/usr/bin/redis-server *:6379\0", "redis-server"), "redis-server *:6379");
+        assert_eq!(role(b"/usr/sbin/opensips\0-f\0/etc/o.cfg\0", "opensips"), "opensips -f /etc/o.cfg");
+        assert_eq!(role(b"", "kworker"), "kworker");
+        assert_eq!(role(b"/bin/\x1b[2Jsh\0", "sh"), "\\x1b[2Jsh");
+        assert_eq!(role(b"nginx: worker process\0\0\0", "nginx"), "nginx: worker process");
+    }
+
+    #[test]
+    fn we_ourselves() {
+        let pid = std::process::id();
+        let me = Process::identity(pid).unwrap();
+        assert_eq!(me.start_ticks, Process::start_ticks(pid).unwrap());
+        assert!(me.exe.contains("hg_top"), "{}", me.exe);
+        assert!(SystemTime::now().duration_since(me.started).unwrap() < Duration::from_secs(3600));
+        let memory = Process::memory(pid).unwrap();
+        assert!(memory.rss > 1 << 20 && memory.threads >= 1);
+        assert!(Process::start_ticks(0x3fff_ffff).is_err());
+    }
+
+    #[test]
+    fn a_dead_thread_is_dead() {
+        assert_eq!(Thread::look(std::process::id(), 0x3fff_ffff).state, "dead");
+        assert_ne!(Thread::look(std::process::id(), std::process::id()).state, "dead");
+    }
+}

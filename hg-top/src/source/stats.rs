@@ -1,1 +1,0 @@
-//! Reads the stats pages of a process.

@@ -1,0 +1,95 @@
+//! The stats-page source: reads what the arenas of a process show of themselves, without a lock, a signal or the
+//! target's help.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`discover`] | which mappings are stats pages, which processes run on hg |
+//! | [`memory`] | reading another process's memory |
+//! | [`copy`] | a copy of a page in which every block is whole |
+//! | [`decode`] | from the copy to the model |
+//!
+//! The target is hostile: every length, count and address is checked before use, every string is escaped.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+pub mod copy;
+pub mod decode;
+pub mod discover;
+pub mod memory;
+
+use copy::{PageCopy, PageError, denied_or_gone};
+use discover::Region;
+use memory::Memory;
+
+use crate::model::Arena;
+
+/// How long the list of a process's pages is believed; finding new ones means reading its whole memory map.
+const REDISCOVER: Duration = Duration::from_secs(5);
+
+/// The stats pages of one process.
+pub struct StatsSource {
+    pid: u32,
+    regions: Vec<Region>,
+    discovered: Instant,
+}
+
+impl StatsSource {
+    /// Finds the pages of `pid`; an error if there are none.
+    pub fn open(pid: u32) -> Result<StatsSource, PageError> {
+        Ok(StatsSource { pid, regions: find(pid)?, discovered: Instant::now() })
+    }
+
+    /// Reads all pages. Blocks that keep changing come from `last`, marked as torn. An error if no page can be read.
+    pub fn read(&mut self, last: Option<&BTreeMap<u32, Arena>>) -> Result<BTreeMap<u32, Arena>, PageError> {
+        if self.discovered.elapsed() > REDISCOVER {
+            self.rediscover()?;
+        }
+        match self.read_known(last) {
+            // An exec, or an arena that went away: look again before giving up.
+            Err(PageError::Damaged { .. }) => {
+                self.rediscover()?;
+                self.read_known(last)
+            }
+            result => result,
+        }
+    }
+
+    fn rediscover(&mut self) -> Result<(), PageError> {
+        self.regions = find(self.pid)?;
+        self.discovered = Instant::now();
+        Ok(())
+    }
+
+    fn read_known(&self, last: Option<&BTreeMap<u32, Arena>>) -> Result<BTreeMap<u32, Arena>, PageError> {
+        let mut arenas = BTreeMap::new();
+        let mut failure = None;
+        for region in &self.regions {
+            match PageCopy::take(self.pid, *region) {
+                Ok(copy) => {
+                    let (number, arena) = decode::arena(&copy, Memory::of(self.pid), last);
+                    arenas.entry(number).or_insert(arena);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        match failure {
+            Some(error) if arenas.is_empty() => Err(error),
+            _ => Ok(arenas),
+        }
+    }
+}
+
+fn find(pid: u32) -> Result<Vec<Region>, PageError> {
+    let regions = discover::regions(pid).map_err(|error| denied_or_gone(pid, &error))?;
+    if !regions.is_empty() {
+        return Ok(regions);
+    }
+    // A zombie has an empty memory map.
+    match crate::process::Process::state(pid) {
+        Ok(state) if state != 'Z' && state != 'X' => Err(PageError::NotOnHg(pid)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(PageError::NotOnHg(pid)),
+        _ => Err(PageError::Gone(pid)),
+    }
+}

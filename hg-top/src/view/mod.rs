@@ -1,0 +1,232 @@
+//! The screens. Each view is a function from the state to cells; drawing fetches nothing and fits any terminal.
+//!
+//! Every screen has the same frame: who is watched and how far to trust it, the tabs, the view, one line for the gravest
+//! alert (or the filter being typed), and the keys.
+
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use crate::app::{App, View};
+use crate::keys;
+use crate::model::scope::Scope;
+use crate::model::{EbpfState, Snapshot};
+use crate::process;
+use crate::unit;
+
+mod arenas;
+mod classes;
+mod events;
+mod help;
+mod locks;
+pub mod paint;
+mod processes;
+mod summary;
+pub mod table;
+pub mod theme;
+
+use paint::Pane;
+
+/// Draws the whole screen.
+pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
+    let area = frame.area();
+    draw_into(frame.buffer_mut(), area, app, process::monotonic_ns());
+}
+
+/// The same into a buffer, at a given moment of the targets' clock.
+pub fn draw_into(buffer: &mut Buffer, area: Rect, app: &mut App, now: u64) {
+    let mut pane = Pane::new(buffer, area);
+    let (width, height) = (pane.width(), pane.height());
+    // Of a low terminal the frame takes its share only: the view comes first.
+    let (top, bottom) = match height {
+        0..6 => (1, 0),
+        6..12 => (2, 1),
+        _ => (3, 3),
+    };
+    header(&mut pane, app, now);
+    if top > 1 {
+        tabs(&mut pane, app);
+    }
+    if top > 2 {
+        pane.rule(2);
+    }
+    if bottom > 1 {
+        pane.rule(height - 3);
+        notice(&mut pane.part(0, height - 2, width, 1), app);
+    }
+    if bottom > 0 {
+        footer(&mut pane.part(0, height - 1, width, 1), app);
+    }
+    let mut body = pane.part(0, top, width, height.saturating_sub(top + bottom));
+    view(&mut body, app);
+    if app.options.ascii {
+        theme::to_ascii(buffer);
+    }
+    if app.options.colourless() {
+        theme::remove_colours(buffer);
+    }
+}
+
+fn view(body: &mut Pane<'_>, app: &mut App) {
+    if let Some(line) = app.help {
+        return help::draw(body, app, line);
+    }
+    if app.timeline().latest().is_none() {
+        body.put(1, 1, "reading the first sample …", theme::DIM);
+        return;
+    }
+    match app.view {
+        View::Summary => summary::draw(body, app),
+        View::Classes => classes::draw(body, app),
+        View::Locks => locks::draw(body, app),
+        View::Arenas => arenas::draw(body, app),
+        View::Processes => processes::draw(body, app),
+        View::Events => events::draw(body, app),
+    }
+}
+
+/// ` hg-top  redis-server 4242  up 3h12m          stats 0.2 s · eBPF 19/19 · lost 0 · every 1 s `
+fn header(pane: &mut Pane<'_>, app: &App, now: u64) {
+    let width = pane.width();
+    let mut x = pane.put(0, 0, " hg-top ", theme::SELECTED.patch(theme::STRONG));
+    let Some(latest) = app.timeline().latest() else { return };
+    let chips = chips(app, latest, now);
+    let right: u16 = chips.iter().map(|(text, _)| text.chars().count() as u16).sum();
+    let subject = subject(app, latest);
+    let room = width.saturating_sub(x + 2 + right + 1);
+    let subject = crate::escape::cut(&subject, room.into());
+    x = pane.put(x + 1, 0, &subject, theme::STRONG);
+    let start = width.saturating_sub(right).max(x + 1);
+    pane.line(start, 0, &chips.iter().map(|(text, style)| (text.as_str(), *style)).collect::<Vec<_>>());
+}
+
+fn subject(app: &App, latest: &Snapshot) -> String {
+    let up = |process: &crate::model::Process| unit::age(process.uptime(latest.time));
+    match app.scope {
+        Scope::One(pid) => match latest.processes.get(&pid) {
+            Some(process) => format!("{} {pid}  up {}", process.identity.comm, up(process)),
+            None => format!("process {pid}"),
+        },
+        Scope::All => match latest.processes.values().next() {
+            Some(process) if latest.processes.len() == 1 => {
+                format!("{} {}  up {}", process.identity.comm, process.identity.pid, up(process))
+            }
+            Some(process) => format!("{} × {}", latest.processes.len(), process.identity.comm),
+            None => String::new(),
+        },
+    }
+}
+
+fn chips(app: &App, latest: &Snapshot, now: u64) -> Vec<(String, ratatui::style::Style)> {
+    let mut chips = Vec::new();
+    let read_at = app.scope.processes(latest).map(|process| process.read_at).max().unwrap_or(0);
+    let age = Duration::from_nanos(now.saturating_sub(read_at));
+    let stale = age > app.options.interval * 3;
+    chips.push((format!("stats {} ago", unit::age(age)), if stale { theme::WATCH } else { theme::DIM }));
+    match &latest.ebpf {
+        EbpfState::On { attached, found } if attached == found => {
+            chips.push((format!(" · eBPF {attached}/{found}"), theme::DIM));
+        }
+        EbpfState::On { attached, found } => chips.push((format!(" · eBPF {attached}/{found}"), theme::WATCH)),
+        EbpfState::Off(_) => chips.push((" · eBPF off".into(), theme::WATCH)),
+    }
+    match latest.lost_events() {
+        0 => chips.push((" · lost 0".into(), theme::DIM)),
+        lost => chips.push((format!(" · lost {}", unit::count(lost)), theme::ALERT)),
+    }
+    if app.is_frozen() {
+        chips.push((" · ".into(), theme::DIM));
+        chips.push((" FROZEN ".into(), theme::SELECTED));
+    }
+    chips.push((" ".into(), theme::DIM));
+    chips
+}
+
+fn tabs(pane: &mut Pane<'_>, app: &App) {
+    let width = pane.width();
+    let narrow = width < 76;
+    let mut x = 0;
+    for (index, view) in View::ALL.into_iter().enumerate() {
+        let current = app.view == view && app.help.is_none();
+        let name = if narrow && !current { view.name().chars().take(3).collect() } else { view.name().to_owned() };
+        let style = if current { theme::SELECTED } else { theme::PLAIN };
+        x = pane.put(x, 1, &format!(" {} {name} ", index + 1), style);
+        if view == View::Events {
+            let fresh = app.alerts.fresh(app.now);
+            if fresh > 0 {
+                x = pane.put(x, 1, &format!("▲{fresh}"), theme::ALERT);
+            }
+        }
+    }
+    let basis = match app.timeline().mark_age() {
+        Some(age) if app.basis == crate::model::timeline::Basis::SinceMark => {
+            format!("since mark, {} ", unit::age(age))
+        }
+        _ => format!("{} ", app.basis.label()),
+    };
+    if x + 1 + basis.chars().count() as u16 <= width {
+        pane.right(width, 1, &basis, theme::DIM);
+    }
+}
+
+/// The filter being typed, else what needs attention most, else a message, else why something is missing.
+fn notice(pane: &mut Pane<'_>, app: &App) {
+    let width = pane.width();
+    let filter = &app.filters[app.view as usize];
+    if app.typing {
+        let x = pane.line(1, 0, &[("filter: ", theme::STRONG), (filter, theme::PLAIN), ("▏", theme::STRONG)]);
+        if filter.is_empty() {
+            pane.put(x + 1, 0, "a word, or a comparison such as size>=4096 live>1k   ⏎ keep  Esc drop", theme::DIM);
+        }
+        return;
+    }
+    let Some(latest) = app.timeline().latest() else { return };
+    if let Some(alert) = app.alerts.top(app.now) {
+        let age = format!("{} ago ", unit::age(app.now.duration_since(alert.last).unwrap_or_default()));
+        let room = usize::from(width).saturating_sub(age.chars().count() + 2);
+        let style = if alert.kind.severe() { theme::ALERT } else { theme::WATCH };
+        let label = format!("▲ {} ", alert.kind.label());
+        let text = crate::escape::cut(&alert.evidence, room.saturating_sub(label.chars().count()));
+        pane.line(1, 0, &[(&label, style), (&text, theme::PLAIN)]);
+        pane.right(width, 0, &age, theme::DIM);
+        return;
+    }
+    let exited = app.scope.processes(latest).find(|process| process.exited.is_some());
+    let error = app.scope.processes(latest).find_map(|process| process.page_error.as_deref());
+    let (text, style) = match (exited, error, app.message(), &latest.ebpf) {
+        (Some(process), ..) => {
+            let pid = process.identity.pid;
+            let ago = process.exited.and_then(|at| app.now.duration_since(at).ok()).unwrap_or_default();
+            (format!("process {pid} exited {} ago; its last figures are shown", unit::age(ago)), theme::WATCH)
+        }
+        (_, Some(error), ..) => (error.to_owned(), theme::WATCH),
+        (_, _, Some(message), _) => (message.to_owned(), theme::PLAIN),
+        _ if !filter.is_empty() => (format!("filter: {filter}   Esc drops it"), theme::PLAIN),
+        (.., EbpfState::Off(why)) => (format!("eBPF off: {why}"), theme::WATCH),
+        _ => ("● no alert in the last minute".to_owned(), theme::GOOD),
+    };
+    pane.put(1, 0, &crate::escape::cut(&text, usize::from(width).saturating_sub(2)), style);
+}
+
+fn footer(pane: &mut Pane<'_>, app: &App) {
+    let mut x = 1;
+    let quit = "q quit";
+    let width = pane.width();
+    for binding in keys::BINDINGS.iter().filter(|binding| !binding.word.is_empty()) {
+        let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
+        let word = match binding.command {
+            keys::Command::Freeze if app.is_frozen() => "go on",
+            _ => binding.word,
+        };
+        let needed = key.chars().count() + word.chars().count() + 3;
+        let last = binding.command == keys::Command::Quit;
+        // The way out is always there.
+        let reserve = if last { 0 } else { quit.len() + 2 };
+        if usize::from(x) + needed + reserve > usize::from(width) + 2 {
+            continue;
+        }
+        x = pane.line(x, 0, &[(key, theme::STRONG), (" ", theme::PLAIN), (word, theme::DIM), ("  ", theme::PLAIN)]);
+    }
+}
