@@ -10,6 +10,9 @@
 //! | `inspect.rs` | mallinfo, mallopt, malloc_trim, malloc_info and their like |
 //! | `vfork.rs` | vfork, so that a child that allocates does it on a registered thread |
 
+// Without std the library has no thread-local storage but the core's, no destructor of it, and needs libc.so.6 alone.
+#![cfg_attr(not(test), no_std)]
+
 pub mod family;
 pub mod inspect;
 pub mod operators;
@@ -31,3 +34,25 @@ fn set_errno(value: i32) {
     // SAFETY: the location is the calling thread's own.
     unsafe { *libc::__errno_location() = value }
 }
+
+/// Nothing here panics on purpose; where the compiler cannot prove that, the process ends without a word: formatting one
+/// would allocate.
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: abort has no preconditions.
+    unsafe { libc::abort() }
+}
+
+// The precompiled core names the personality of unwinding frames. Nothing unwinds here, so it is never called; a hidden
+// symbol of that name keeps the loader from looking for one.
+core::arch::global_asm!(
+    ".pushsection .text.rust_eh_personality,\"ax\",%progbits",
+    ".weak rust_eh_personality",
+    ".hidden rust_eh_personality",
+    ".type rust_eh_personality,%function",
+    "rust_eh_personality:",
+    ".4byte 0",
+    ".size rust_eh_personality, . - rust_eh_personality",
+    ".popsection",
+);
