@@ -43,9 +43,8 @@ pub(crate) struct Hot {
     /// First address of user memory, and how many bytes of it are accessible: 0 until the arena is started.
     pub(crate) base: AtomicUsize,
     pub(crate) limit: AtomicUsize,
-    /// Start of the descriptors, and of the cell states.
+    /// Start of the descriptors.
     pub(crate) descriptors: AtomicUsize,
-    pub(crate) states: AtomicUsize,
 }
 
 /// An arena of one process.
@@ -89,7 +88,6 @@ impl Arena {
                 base: AtomicUsize::new(0),
                 limit: AtomicUsize::new(0),
                 descriptors: AtomicUsize::new(0),
-                states: AtomicUsize::new(0),
             },
             fronts: Fronts::new(),
             pools: [const { Lock::new(Pool { transfer: Transfer::new(), central: Central::new() }) }; COUNT],
@@ -181,7 +179,6 @@ impl Arena {
         self.hot.sequence.store(area.sequence, Relaxed);
         self.hot.fronts.store(self.fronts.address(), Relaxed);
         self.hot.descriptors.store(tables.descriptors, Relaxed);
-        self.hot.states.store(tables.states, Relaxed);
         self.hot.base.store(tables.base, Relaxed);
         header.magic.store(page::MAGIC, Release);
         self.page.store(core::ptr::from_ref(page).cast_mut(), Release);

@@ -10,7 +10,7 @@ use crate::cell::{CACHED, CENTRAL, Entry};
 use crate::front::OFFSETS;
 use crate::grid::tables::{self, Kind, NONE, Span, Tables};
 use crate::grid::{Need, SharedGrid};
-use crate::size_class::{CLASSES, Class};
+use crate::size_class::{CLASSES, Class, SLICE_SHIFT};
 use core::sync::atomic::Ordering::*;
 use hg_probes::words::Reason;
 
@@ -145,9 +145,8 @@ impl Central {
 
     /// Takes a cell back. Returns its span if that is wholly free now and the class can do without it.
     pub(crate) fn put(&mut self, entry: Entry) -> Option<u32> {
-        let slice = self.tables.slice_of(entry.cell);
-        let place = tables::Place(self.tables.descriptor(slice).place.load(Relaxed));
-        let head = slice - place.index() as u32;
+        let descriptor = self.tables.descriptor(self.tables.slice_of(entry.cell));
+        let head = (descriptor.start.load(Relaxed) >> SLICE_SHIFT) as u32;
         let span = self.span(head);
         let shape = self.shape();
         let cell = (entry.state - self.tables.first_state(span.states, shape.cells)) as u32;
@@ -191,8 +190,8 @@ impl Central {
         (span.next, span.previous) = (NONE, NONE);
         (span.free, span.carved, span.hint) = (0, 0, 0);
         span.states = states;
-        let front = OFFSETS.get(self.class).copied().unwrap_or_default();
-        self.tables.describe_span(head, self.class, front, states);
+        let array = OFFSETS.get(self.class).copied().unwrap_or_default() as usize;
+        self.tables.describe_span(head, self.class, array, states);
         drop(grid);
         self.carving = head;
         self.spans += 1;

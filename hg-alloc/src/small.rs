@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use crate::cell::{CACHED, Entry, LIVE};
 use crate::front::slot::Slot;
 use crate::front::{OFFSETS, rseq};
-use crate::grid::tables::{Descriptor, Place};
+use crate::grid::tables::Descriptor;
 use crate::safety::check;
 use crate::size_class::{CLASSES, MAX_SIZE, SLICE, SLICE_SHIFT, TABLE_MAX, class_of, divide};
 use crate::stats;
@@ -29,6 +29,9 @@ static ARRAYS: [u32; TABLE_MAX / 16 + 1] = {
     arrays
 };
 
+/// How often a slow path tries a sequence that is interrupted again and again, as under a debugger's single steps.
+const RESTARTS: u32 = 16;
+
 /// How often a slow path may find memory grown and still fail, because other threads took all of it.
 const ATTEMPTS: u32 = 1000;
 
@@ -47,13 +50,11 @@ impl Arena {
         };
         // SAFETY: S5, the arena is started, or the limit would have been 0.
         let entry = unsafe { self.pop(array as usize) };
-        if entry.cell != 0 {
-            // SAFETY: S4, the entry stood in a front cache.
-            let state = unsafe { entry.state() };
-            if state.load(Relaxed) == CACHED {
-                state.store(LIVE, Relaxed);
-                return entry.cell as *mut u8;
-            }
+        // SAFETY: S4, the entry stood in a front cache, or has the state byte of a failed pop.
+        let state = unsafe { entry.state() };
+        if state.load(Relaxed) == CACHED {
+            state.store(LIVE, Relaxed);
+            return entry.cell as *mut u8;
         }
         self.malloc_slow(size, entry)
     }
@@ -63,14 +64,14 @@ impl Arena {
     pub(crate) fn free(&'static self, address: *mut u8) {
         let offset = (address as usize).wrapping_sub(self.hot.base.load(Relaxed));
         if offset < self.hot.limit.load(Relaxed) {
-            let (entry, array) = self.entry_at(address as usize, offset);
-            if entry.state != 0 {
+            let descriptor = self.descriptor(offset);
+            if let Some(entry) = descriptor.entry_at(address as usize, offset) {
                 // SAFETY: S4, the address is the start of a cell in a span.
                 let state = unsafe { entry.state() };
                 if state.load(Relaxed) == LIVE {
                     state.store(CACHED, Relaxed);
                     // SAFETY: S5, memory is accessible, so the arena is started; S1, the cell was the caller's alone.
-                    if unsafe { self.push(array, entry) } {
+                    if unsafe { self.push(descriptor.array.load(Relaxed), entry) } {
                         return;
                     }
                     return self.flush(entry);
@@ -80,20 +81,12 @@ impl Arena {
         self.free_slow(address as usize)
     }
 
-    /// The cell that starts at an address `offset` bytes into the accessible memory, and its class's array; the entry's
-    /// `state` is 0 if no cell starts there.
+    /// The descriptor of the slice that is `offset` bytes into the accessible memory.
     #[inline(always)]
-    fn entry_at(&self, address: usize, offset: usize) -> (Entry, usize) {
-        let descriptors = self.hot.descriptors.load(Relaxed);
+    fn descriptor(&self, offset: usize) -> &Descriptor {
+        let at = self.hot.descriptors.load(Relaxed) + (offset >> SLICE_SHIFT) * size_of::<Descriptor>();
         // SAFETY: S4, descriptors of accessible memory are accessible for ever.
-        let descriptor =
-            unsafe { &*((descriptors + (offset >> SLICE_SHIFT) * size_of::<Descriptor>()) as *const Descriptor) };
-        let reciprocal = descriptor.reciprocal.load(Relaxed);
-        let place = Place(descriptor.place.load(Relaxed));
-        let inner = (place.index() << SLICE_SHIFT) | (offset & (SLICE - 1));
-        let (cell, rest) = divide(inner as u64, reciprocal);
-        let state = self.hot.states.load(Relaxed) + place.states() + cell as usize;
-        (Entry { cell: address, state: if rest < reciprocal { state } else { 0 } }, place.front())
+        unsafe { &*(at as *const Descriptor) }
     }
 
     /// # Safety
@@ -250,14 +243,19 @@ impl Arena {
     #[cold]
     #[inline(never)]
     fn flush(&'static self, entry: Entry) {
+        // Room after all: the sequence was interrupted, or the thread uses a slot.
+        if Front::current(self).push(self.class_at(entry.cell), entry) {
+            return;
+        }
         let _errno = KeepErrno::new();
         if !self.flush_entry(entry) {
             return self.defer(entry);
         }
         while let Some(cell) = self.deferred.take() {
             let offset = cell.wrapping_sub(self.hot.base.load(Relaxed));
-            let (entry, _) = self.entry_at(cell, offset);
-            if !self.flush_entry(entry) {
+            if let Some(entry) = self.descriptor(offset).entry_at(cell, offset)
+                && !self.flush_entry(entry)
+            {
                 return self.defer(entry);
             }
         }
@@ -318,7 +316,7 @@ impl Arena {
     /// The class of the span at an address of accessible memory.
     pub(crate) fn class_at(&self, address: usize) -> usize {
         let offset = address.wrapping_sub(self.hot.base.load(Relaxed));
-        let (_, array) = self.entry_at(address, offset);
+        let array = self.descriptor(offset).array.load(Relaxed);
         OFFSETS.partition_point(|offset| (*offset as usize) < array)
     }
 
@@ -357,8 +355,7 @@ impl Arena {
             let kind = if reserved { CorruptionKind::WildFree } else { CorruptionKind::ForeignFree };
             return bad(kind, 0, 0);
         }
-        let Some(settings) = self.settings() else { return bad(CorruptionKind::ForeignFree, 0, 0) };
-        let descriptor = settings.tables.descriptor((offset >> SLICE_SHIFT) as u32);
+        let descriptor = self.descriptor(offset);
         if descriptor.reciprocal.load(Relaxed) == 0 {
             return if offset.is_multiple_of(SLICE) {
                 Ok(Object::Large)
@@ -367,15 +364,26 @@ impl Arena {
             };
         }
         let class = self.class_at(address);
-        let (entry, _) = self.entry_at(address, offset);
-        if entry.state == 0 {
+        let Some(entry) = descriptor.entry_at(address, offset) else {
             return bad(CorruptionKind::InteriorFree, class_size(class), 0);
-        }
+        };
         // SAFETY: S4, the address is the start of a cell in a span.
         match unsafe { entry.state() }.load(Relaxed) {
             LIVE => Ok(Object::Cell { class }),
             state => bad(CorruptionKind::DoubleFree, class_size(class), u64::from(state)),
         }
+    }
+}
+
+impl Descriptor {
+    /// The cell that starts at an address `offset` bytes into the accessible memory, if one does in this slice.
+    #[inline(always)]
+    fn entry_at(&self, address: usize, offset: usize) -> Option<Entry> {
+        let reciprocal = self.reciprocal.load(Relaxed);
+        // A slice of no span has reciprocal 0, which no rest is below, whatever its start says.
+        let (cell, rest) = divide(offset.wrapping_sub(self.start.load(Relaxed)) as u64, reciprocal);
+        let state = self.first_state.load(Relaxed).wrapping_add(cell as usize);
+        (rest < reciprocal).then_some(Entry { cell: address, state })
     }
 }
 
@@ -423,24 +431,44 @@ impl<'a> Front<'a> {
         }
     }
 
+    /// Takes the topmost entry of a class, unless the array is empty or 16 attempts were interrupted.
     fn pop(&self, class: usize) -> Option<Entry> {
-        match self {
-            Front::Rseq { arena, .. } => {
-                // SAFETY: S5, slow paths run in a started arena.
-                let entry = unsafe { arena.pop(*OFFSETS.get(class)? as usize) };
-                (entry.cell != 0).then_some(entry)
+        let (arena, block) = match self {
+            Front::Rseq { arena, block } => (arena, *block),
+            Front::Slot { slot, .. } => return slot.as_ref()?.pop(class),
+        };
+        let array = *OFFSETS.get(class)? as usize;
+        for _ in 0..RESTARTS {
+            // SAFETY: S5, slow paths run in a started arena.
+            let entry = unsafe { arena.pop(array) };
+            if entry.cell != 0 {
+                return Some(entry);
             }
-            Front::Slot { slot, .. } => slot.as_ref()?.pop(class),
+            let head = arena.fronts.head(block, class);
+            if head.top.load(Relaxed) <= head.floor.load(Relaxed) {
+                break;
+            }
         }
+        None
     }
 
+    /// Puts an entry on top of a class's array, unless that is full or 16 attempts were interrupted.
     fn push(&self, class: usize, entry: Entry) -> bool {
-        match self {
-            Front::Rseq { arena, .. } => {
-                // SAFETY: S5, slow paths run in a started arena; S1, the entry is in flight here alone.
-                OFFSETS.get(class).is_some_and(|array| unsafe { arena.push(*array as usize, entry) })
+        let (arena, block) = match self {
+            Front::Rseq { arena, block } => (arena, *block),
+            Front::Slot { slot, .. } => return slot.as_ref().is_some_and(|slot| slot.push(class, entry)),
+        };
+        let Some(array) = OFFSETS.get(class) else { return false };
+        for _ in 0..RESTARTS {
+            // SAFETY: S5, slow paths run in a started arena; S1, the entry is in flight here alone.
+            if unsafe { arena.push(*array as usize, entry) } {
+                return true;
             }
-            Front::Slot { slot, .. } => slot.as_ref().is_some_and(|slot| slot.push(class, entry)),
+            let head = arena.fronts.head(block, class);
+            if head.top.load(Relaxed) >= head.cap.load(Relaxed) {
+                break;
+            }
         }
+        false
     }
 }

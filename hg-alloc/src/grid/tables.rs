@@ -1,7 +1,7 @@
 //! The tables of an arena: where they lie, and what a slice's records say.
 //!
 //! ```text
-//! descriptors   16 bytes a slice   read by every free
+//! descriptors   32 bytes a slice   read by every free
 //! runs          16 bytes a slice   what the grid knows of it; under the grid lock
 //! spans         28 bytes a slice   what its class knows of it; under the class lock
 //! states        bitmap and state bytes of spans, in blocks of 64 bytes
@@ -15,7 +15,7 @@
 use super::runs::Pool;
 use crate::size_class::{CLASSES, SLICE, SLICE_SHIFT};
 use crate::sys::{Errno, memory};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Inaccessible bytes between the tables and user memory.
 const GUARD: usize = memory::HUGE_PAGE;
@@ -23,41 +23,17 @@ const GUARD: usize = memory::HUGE_PAGE;
 /// Bytes of accessible memory that always follow the last block of states: as many as a span can have cells.
 pub(crate) const STATES_MARGIN: usize = 4096;
 
-/// What every free reads of a slice. All zero: the slice belongs to no span.
-#[repr(C, align(16))]
+/// What every free reads of a slice. Reciprocal 0: the slice belongs to no span.
+#[repr(C, align(32))]
 pub(crate) struct Descriptor {
     /// Reciprocal of the class's cell size; 0 makes every check fail.
     pub(crate) reciprocal: AtomicU64,
-    /// [`Place`], packed.
-    pub(crate) place: AtomicU64,
-}
-
-/// The second word of a descriptor.
-#[derive(Clone, Copy)]
-pub(crate) struct Place(pub(crate) u64);
-
-impl Place {
-    const fn new(states: u32, index: u32, front: u32) -> Place {
-        Place(states as u64 | (index as u64 & 0xffff) << 32 | (front as u64) << 48)
-    }
-
-    /// Where the states of the span's cells lie, bytes from the start of the states.
-    #[inline(always)]
-    pub(crate) const fn states(self) -> usize {
-        (self.0 as u32 as usize) << 6
-    }
-
-    /// Number of the slice in its span.
-    #[inline(always)]
-    pub(crate) const fn index(self) -> usize {
-        (self.0 >> 32) as usize & 0xffff
-    }
-
+    /// Where the span starts, bytes from the start of user memory.
+    pub(crate) start: AtomicUsize,
+    /// Address of the state byte of the span's first cell.
+    pub(crate) first_state: AtomicUsize,
     /// Where the class's array lies in a block of front caches, bytes.
-    #[inline(always)]
-    pub(crate) const fn front(self) -> usize {
-        (self.0 >> 48) as usize * 64
-    }
+    pub(crate) array: AtomicUsize,
 }
 
 /// What a run is.
@@ -250,12 +226,13 @@ impl Tables {
     }
 
     /// Describes the slices of a new span, so that frees find its cells. Under the class and grid locks.
-    pub(crate) fn describe_span(&self, head: u32, class: usize, front: u32, states: u32) {
+    pub(crate) fn describe_span(&self, head: u32, class: usize, array: usize, states: u32) {
         let Some(shape) = CLASSES.get(class) else { return };
-        let words = bitmap_bytes(shape.cells) as u32 / 64;
         for index in 0..shape.slices {
             let descriptor = self.descriptor(head + index);
-            descriptor.place.store(Place::new(states + words, index, front / 64).0, Relaxed);
+            descriptor.start.store((head as usize) << SLICE_SHIFT, Relaxed);
+            descriptor.first_state.store(self.first_state(states, shape.cells), Relaxed);
+            descriptor.array.store(array, Relaxed);
             descriptor.reciprocal.store(shape.reciprocal, Release);
         }
     }
