@@ -89,8 +89,12 @@ impl Arena {
         };
         let kind = settings.tables.kind(head);
         if kind != Kind::Large {
+            let kind = match kind {
+                Kind::Free => CorruptionKind::DoubleFree,
+                _ if grid.inside_large(head) => CorruptionKind::InteriorFree,
+                _ => CorruptionKind::WildFree,
+            };
             drop(grid);
-            let kind = if kind == Kind::Free { CorruptionKind::DoubleFree } else { CorruptionKind::WildFree };
             return self.refuse(kind, address, 0, 0);
         }
         let slices = settings.tables.length(head);

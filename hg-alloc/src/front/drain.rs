@@ -2,15 +2,16 @@
 //!
 //! Stop words do it: `floor = MAX` makes every pop find the array empty, `cap = 0` makes every push find it full; a
 //! membarrier then restarts all sequences that had read the old words, and from there on the arrays are frozen and can be
-//! taken with plain code (9 µs with a busy thread on the other CPU). Afterwards the words become 0, as if the array had never
-//! been used, so its capacity starts small again: a drain is also how idle caches shrink.
+//! taken with plain code (9 µs with a busy thread on the other CPU). At last the blocks' memory is given back to the system:
+//! it reads as zero from then on, and arrays of zeros are open, empty, and of no capacity yet. So a drain is also how idle
+//! caches shrink.
 //!
 //! For maintenance and memory pressure, never on a latency path. One drain at a time.
 
 use super::{Fronts, slot};
 use crate::cell::Entry;
 use crate::size_class::COUNT;
-use crate::sys::rseq;
+use crate::sys::{memory, rseq};
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Whose turn it is to drain.
@@ -52,23 +53,27 @@ impl Fronts {
         }
         let frozen = rseq::fence();
         for (class, stopped) in stopped.iter().enumerate() {
-            if *stopped {
-                classes.take_back(class, &mut |give| {
-                    for block in 0..used {
-                        if frozen {
-                            self.take_frozen(block, class, give);
-                        }
-                        self.head(block, class).floor.store(0, Release);
-                    }
-                });
+            if *stopped && frozen {
+                classes.take_back(class, &mut |give| (0..used).for_each(|block| self.take_frozen(block, class, give)));
             }
         }
+        let complete = frozen && stopped.iter().all(|stopped| *stopped);
         for block in 0..used {
-            self.block_head(block).raised_bytes.store(0, Relaxed);
+            if !complete || memory::give_back(self.block_address(block), super::BLOCK).is_err() {
+                self.open_again(block);
+            }
         }
         self.drain_slots(classes);
         self.drain.0.store(false, Release);
-        frozen
+        complete
+    }
+
+    /// Opens stopped arrays one by one.
+    fn open_again(&self, block: usize) {
+        self.block_head(block).raised_bytes.store(0, Relaxed);
+        for class in 0..COUNT {
+            self.head(block, class).floor.store(0, Release);
+        }
     }
 
     fn take_frozen(&self, block: usize, class: usize, give: Give) {
@@ -105,9 +110,7 @@ impl Fronts {
     pub(crate) unsafe fn end_inherited_drain(&self) {
         if self.drain.0.swap(false, Relaxed) {
             for block in 0..self.used.load(Relaxed).min(self.rseq_blocks()) {
-                for class in 0..COUNT {
-                    self.head(block, class).floor.store(0, Relaxed);
-                }
+                self.open_again(block);
             }
         }
     }

@@ -124,12 +124,16 @@ impl Fronts {
     pub(crate) fn head(&self, block: usize, class: usize) -> &Head {
         let offset = OFFSETS.get(class).copied().unwrap_or(OFFSETS[0]) as usize;
         // SAFETY: S5, blocks up to the last slot's are mapped for ever; all callers pass ids of this arena.
-        unsafe { &*((self.address() + block * BLOCK + offset) as *const Head) }
+        unsafe { &*((self.block_address(block) + offset) as *const Head) }
+    }
+
+    fn block_address(&self, block: usize) -> usize {
+        self.address() + block * BLOCK
     }
 
     fn block_head(&self, block: usize) -> &BlockHead {
         // SAFETY: S5, as for `head`.
-        unsafe { &*((self.address() + block * BLOCK) as *const BlockHead) }
+        unsafe { &*(self.block_address(block) as *const BlockHead) }
     }
 
     /// Sets the capacity of an array that was never used. Under the class's lock.

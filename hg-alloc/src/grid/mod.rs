@@ -28,6 +28,9 @@ pub(crate) const GRANULE: u32 = (16 << 20) >> SLICE_SHIFT;
 /// Free memory used before that an arena keeps before it gives any back, slices (16 MiB).
 pub(crate) const SLACK: u32 = GRANULE;
 
+/// How far back the head of a large object is looked for, slices (32 MiB).
+const LOOK_BACK: u32 = 1024;
+
 /// Why the grid could not serve a request under its lock; the caller releases its locks, asks [`grow`], and tries again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -210,6 +213,14 @@ impl Grid {
         self.large_frees += 1;
         self.bins.insert(&self.tables, Pool::Dirty, head, slices);
         self.publish();
+    }
+
+    /// Whether a slice lies inside a large object, behind its first slice: looked for over a bounded distance, as nothing but
+    /// the wording of a report depends on it.
+    pub(crate) fn inside_large(&self, slice: u32) -> bool {
+        let heads = slice.saturating_sub(LOOK_BACK)..slice;
+        let head = heads.rev().find(|slice| self.tables.kind(*slice) != Kind::None);
+        head.is_some_and(|head| self.tables.kind(head) == Kind::Large && slice - head < self.tables.length(head))
     }
 
     /// Changes the length of a large object in place, if the memory behind it allows.

@@ -33,14 +33,14 @@ impl SharedGrid {
             let Some((head, length)) = grid.candidate(keep) else { break };
             grid.tables.set_run(head, Kind::Busy, length);
             grid.releasing += 1;
-            let address = grid.tables.address(head);
+            let tables = grid.tables;
             drop(grid);
 
-            let released = memory::give_back(address, (length as usize) << SLICE_SHIFT).is_ok();
+            let released = memory::give_back(tables.address(head), (length as usize) << SLICE_SHIFT).is_ok();
+            tables.give_back_records(head, length);
 
             let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
             grid.releasing = grid.releasing.saturating_sub(1);
-            let tables = grid.tables;
             grid.bins.insert(&tables, if released { Pool::Released } else { Pool::Dirty }, head, length);
             last_bytes = grid.committed_bytes();
             grid.publish();

@@ -133,18 +133,30 @@ impl Tables {
     /// Makes the records of slices `from..to` accessible, and those of one slice more: the run behind the top is looked at.
     pub(super) fn commit_slices(&self, from: u32, to: u32) -> Result<usize, Errno> {
         let mut committed = 0;
-        let tables = [
-            (self.descriptors, size_of::<Descriptor>()),
-            (self.runs, size_of::<Run>()),
-            (self.spans, size_of::<Span>()),
-        ];
-        for (table, size) in tables {
+        for (table, size) in self.records() {
             let start = table + (from as usize * size) / memory::BASE_PAGE * memory::BASE_PAGE;
             let end = (table + (to as usize + 1) * size).next_multiple_of(memory::BASE_PAGE);
             memory::commit(start, end - start)?;
             committed += end - start;
         }
         Ok(committed)
+    }
+
+    /// Gives back whole pages of the records of a run on its way to the system, its first and last slice aside. Zeros say
+    /// what is true of them: no span, not the head of a run.
+    pub(super) fn give_back_records(&self, head: u32, length: u32) {
+        for (table, size) in self.records() {
+            let start = (table + (head as usize + 1) * size).next_multiple_of(memory::BASE_PAGE);
+            let end = (table + (head + length - 1) as usize * size) / memory::BASE_PAGE * memory::BASE_PAGE;
+            if start < end {
+                // A refusal costs memory only.
+                let _ = memory::give_back(start, end - start);
+            }
+        }
+    }
+
+    fn records(&self) -> [(usize, usize); 3] {
+        [(self.descriptors, size_of::<Descriptor>()), (self.runs, size_of::<Run>()), (self.spans, size_of::<Span>())]
     }
 
     /// Makes `bytes` of states from `from` on accessible; fails at the end of the reservation.
