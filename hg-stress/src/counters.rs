@@ -42,6 +42,11 @@ pub fn stall_us(page: &StatsPage) -> u64 {
     u64::from(page.header.stall_us.load(Relaxed))
 }
 
+/// Bytes of the blocks of front caches that CPUs use: address space that becomes resident as it is used, once.
+pub fn front_bytes(page: &StatsPage) -> u64 {
+    u64::from(page.header.fronts_rseq.load(Relaxed)) * page.header.fronts_stride.load(Relaxed)
+}
+
 /// Cell sizes of the classes, ascending, bytes.
 pub fn class_sizes(page: &StatsPage) -> Vec<usize> {
     let count = (page.header.class_count.load(Relaxed) as usize).min(MAX_CLASSES);

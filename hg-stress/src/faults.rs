@@ -191,7 +191,7 @@ impl Faults {
             Fault::InteriorCell | Fault::InteriorLarge => {
                 let size = if fault == Fault::InteriorLarge { rng.log_uniform(1 << 20, 4 << 20) } else { size };
                 let Some(block) = Block::new(size, 8, u32::MAX, turn.number, false)? else { return Ok(0) };
-                let offsets = [1, 8, 16, size / 2, size - 1];
+                let offsets = [1, 8, 16, size / 2, (size / 65_536 * 32_768).max(1), size - 1];
                 let address = block.address() + offsets[rng.below(offsets.len())];
                 free_badly(address, block.layout());
                 block.free()?;

@@ -156,7 +156,8 @@ fn conduct(
             .filter_map(|n| faults.map(|faults| scope.spawn(move || inject(stage, faults, config.seed, n as u64))))
             .collect::<Vec<_>>();
         stage.await_all(config.threads);
-        let mut memory = RssReport { start: rss.bytes(), ..RssReport::default() };
+        let tables = counters::front_bytes(page);
+        let mut memory = RssReport { start: rss.bytes(), tables, ..RssReport::default() };
 
         let begin = Instant::now();
         stage.phase.store(phase::LOAD, Release);

@@ -20,14 +20,18 @@ use crate::{HEAP, counters};
 /// would only take time away from the slow paths.
 const HAMMERED: Layout = Layout::new::<[u8; 8192]>();
 
-/// Blocks that a hammer takes before it frees them.
-const HAMMER_BLOCKS: usize = 192;
+/// Blocks that a hammer takes before it frees them: several times what a front cache may grow to on demand.
+const HAMMER_BLOCKS: usize = 1024;
 
 /// Time after which an attempt is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bursts done by the hammer that is not interrupted.
 static BURSTS: AtomicU64 = AtomicU64::new(0);
+
+/// Signals handled. The next is sent only then: one that is pending when the handler returns would interrupt the very same
+/// instruction again.
+static HANDLED: AtomicU64 = AtomicU64::new(0);
 
 /// How long the handler holds its thread up, ns.
 static HOLD_NS: AtomicU64 = AtomicU64::new(0);
@@ -53,6 +57,7 @@ pub fn provoke(page: &StatsPage, ms: u64, stop: impl Fn() -> bool) -> Provoked {
     install_handler();
     HOLD_NS.store(ms * 1_000_000, Relaxed);
     let before = counters::stalls(page);
+    let handled = HANDLED.load(Acquire);
     let (running, tid) = (AtomicBool::new(true), AtomicI32::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -68,9 +73,10 @@ pub fn provoke(page: &StatsPage, ms: u64, stop: impl Fn() -> bool) -> Provoked {
         let start = Instant::now();
         while provoked.stalls == 0 && start.elapsed() < PATIENCE && !stop() {
             // A pause of changing length, so that the signals do not keep step with the bursts.
-            std::thread::sleep(Duration::from_micros(200 + provoked.tries % 7 * 30));
-            interrupt(tid.load(Acquire));
-            provoked.tries += 1;
+            std::thread::sleep(Duration::from_micros(20 + provoked.tries % 7 * 15));
+            if HANDLED.load(Acquire) == handled + provoked.tries && interrupt(tid.load(Acquire)) {
+                provoked.tries += 1;
+            }
             provoked.stalls = counters::stalls(page) - before;
         }
         running.store(false, Release);
@@ -95,11 +101,10 @@ fn hammer(running: &AtomicBool, done: impl Fn()) {
     }
 }
 
-fn interrupt(tid: i32) {
-    if tid != 0 {
-        // SAFETY: a signal to a thread of this process by its id; one that has ended gives ESRCH. The handler is installed.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR2) };
-    }
+/// Sends the signal; false if the thread is not there yet.
+fn interrupt(tid: i32) -> bool {
+    // SAFETY: a signal to a thread of this process by its id, 0 is none (EINVAL). The handler is installed.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR2) == 0 }
 }
 
 fn install_handler() {
@@ -130,7 +135,8 @@ extern "C" fn hold_up(_signal: i32) {
         }
         waited += slice as u64;
         if BURSTS.load(Relaxed) > bursts + 1 {
-            return;
+            break;
         }
     }
+    HANDLED.fetch_add(1, Release);
 }

@@ -4,6 +4,7 @@
 //! frees blocks that its predecessor allocated. All tables are allocated before the load starts and never grow.
 
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -35,7 +36,7 @@ impl Shared {
         let queues = if config.pattern == Pattern::Pipeline { config.threads / 2 } else { 0 };
         let table = if config.pattern == Pattern::Swap { config.slots() * config.threads / 2 } else { 0 };
         Shared {
-            queues: (0..queues).map(|_| Mutex::new(VecDeque::with_capacity(config.slots() + BATCH))).collect(),
+            queues: (0..queues).map(|_| Mutex::new(touched(config.slots() + BATCH).into())).collect(),
             table: (0..table).map(|_| Mutex::new(None)).collect(),
             failed: AtomicU64::new(0),
             config,
@@ -56,6 +57,13 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// An empty vector whose memory is resident, so that its first use does not count as growth.
+fn touched(capacity: usize) -> Vec<Block> {
+    let mut vector = Vec::with_capacity(capacity);
+    vector.spare_capacity_mut().fill_with(MaybeUninit::zeroed);
+    std::hint::black_box(vector)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -81,7 +89,7 @@ impl Seat {
             rng: Rng::new(config.seed, index as u64),
             generation: 0,
             table: (0..config.slots()).map(|_| None).collect(),
-            batch: Vec::with_capacity(BATCH),
+            batch: touched(BATCH),
             live_bytes: 0,
         }
     }
