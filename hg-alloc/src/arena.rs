@@ -138,13 +138,13 @@ impl Arena {
         }
     }
 
-    fn start(&self) -> Result<(), Errno> {
+    fn start(&'static self) -> Result<(), Errno> {
         clock::start();
         let config = Config::read();
         let area = rseq::choose(config.rseq);
         let ids = if area.registered { env::possible_cpus() } else { 0 };
         let tables = reserve_tables(config.cap_bytes)?;
-        let fronts_bytes = self.fronts.start(ids)?;
+        self.fronts.start(ids)?;
         let page_address = memory::map_named(page::NAME, size_of::<StatsPage>())?;
         // SAFETY: S6, the mapping has the page's size and alignment, reads as zero, and stays.
         let page: &'static StatsPage = unsafe { &*(page_address as *const StatsPage) };
@@ -169,7 +169,7 @@ impl Arena {
                 pool.central.start(tables, class);
             }
         }
-        self.grid.start(tables, fronts_bytes + size_of::<StatsPage>(), page);
+        self.grid.start(tables, &self.fronts, page);
         // SAFETY: S7, the arena is not started yet.
         unsafe {
             *self.settings.get() =

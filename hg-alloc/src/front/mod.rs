@@ -67,6 +67,9 @@ pub(crate) static OFFSETS: [u32; COUNT] = {
     offsets
 };
 
+/// Bytes of a block up to the end of its last array.
+const ARRAYS_BYTES: usize = OFFSETS[COUNT - 1] as usize + (CLASSES[COUNT - 1].front_max as usize + 1) * ENTRY as usize;
+
 /// All front caches of an arena. Written once, at the arena's start.
 pub(crate) struct Fronts {
     blocks: AtomicUsize,
@@ -88,14 +91,14 @@ impl Fronts {
         }
     }
 
-    /// Maps the blocks for ids below `ids`, and those of the slots. Returns the bytes mapped.
-    pub(crate) fn start(&self, ids: usize) -> Result<usize, Errno> {
+    /// Maps the blocks for ids below `ids`, and those of the slots.
+    pub(crate) fn start(&self, ids: usize) -> Result<(), Errno> {
         let bytes = (ZERO_BLOCKS + ids + slot::COUNT) * BLOCK;
         let region = memory::reserve(bytes)?;
         memory::commit(region, bytes)?;
         self.blocks.store(region + ZERO_BLOCKS * BLOCK, Relaxed);
         self.rseq_blocks.store(ids, Relaxed);
-        Ok(bytes)
+        Ok(())
     }
 
     /// Address of block 0.
@@ -111,6 +114,12 @@ impl Fronts {
     /// Distance of two blocks, bytes.
     pub(crate) const fn stride() -> usize {
         BLOCK
+    }
+
+    /// Bytes of the arrays of all blocks used so far, whether touched or not.
+    pub(crate) fn bytes(&self) -> usize {
+        let slots = self.used.load(Relaxed).saturating_sub(self.rseq_blocks()).min(slot::COUNT);
+        (self.used.load(Relaxed).min(self.rseq_blocks()) + slots) * ARRAYS_BYTES
     }
 
     /// Remembers that a block may hold entries from now on.

@@ -13,6 +13,7 @@ pub(crate) mod runs;
 pub(crate) mod shrink;
 pub(crate) mod tables;
 
+use crate::front::Fronts;
 use crate::lock::Lock;
 use crate::size_class::{SLICE, SLICE_SHIFT};
 use crate::stats;
@@ -65,8 +66,8 @@ pub(crate) struct Grid {
     blocked: bool,
     pinned_bytes: u64,
     tier: Tier,
-    /// Bytes of tables that do not depend on the arena's size.
-    fixed_bytes: usize,
+    /// The arena's front caches, whose memory counts as tables.
+    fronts: Option<&'static Fronts>,
     page: Option<&'static StatsPage>,
 }
 
@@ -95,7 +96,7 @@ impl SharedGrid {
                 blocked: false,
                 pinned_bytes: 0,
                 tier: Tier::None,
-                fixed_bytes: 0,
+                fronts: None,
                 page: None,
             }),
             grown: AtomicU32::new(0),
@@ -103,11 +104,11 @@ impl SharedGrid {
     }
 
     /// Gives the grid its tables and its stats page. Called once, before anybody else can see the arena.
-    pub(crate) fn start(&self, tables: Tables, fixed_bytes: usize, page: &'static StatsPage) {
+    pub(crate) fn start(&self, tables: Tables, fronts: &'static Fronts, page: &'static StatsPage) {
         self.lock.name(LockId::GRID, GRID_LOCK, page);
         if let Some(mut grid) = self.lock.lock(Reason::Policy) {
             grid.tables = tables;
-            grid.fixed_bytes = fixed_bytes;
+            grid.fronts = Some(fronts);
             grid.page = Some(page);
             grid.publish();
         }
@@ -265,7 +266,9 @@ impl Grid {
             header.large_count.store(self.large_count, Relaxed);
             header.large_allocs.store(self.large_allocs, Relaxed);
             header.large_frees.store(self.large_frees, Relaxed);
-            let tables = self.states_used + self.top as usize * tables::SLICE_BYTES + self.fixed_bytes;
+            let records = self.top as usize * tables::SLICE_BYTES;
+            let fronts = self.fronts.map_or(0, Fronts::bytes);
+            let tables = self.states_used + records + fronts + size_of::<StatsPage>();
             header.metadata_bytes.store(tables as u64, Relaxed);
             header.pinned_bytes.store(self.pinned_bytes, Relaxed);
             header.tier.store(self.tier as u32, Relaxed);
