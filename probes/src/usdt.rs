@@ -8,6 +8,9 @@
 //! One 16-bit semaphore per probe name stands in `.probes`; the kernel raises it while a tracer is attached. The section
 //! is writable and backed by the file, as the kernel's reference counter wants.
 //!
+//! `.stapsdt.base` is marked as retained: linkers see no use of it and drop it, and gdb then gives up on all probes of the
+//! file.
+//!
 //! The note is SystemTap's version 3: <https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation>.
 
 /// A value that fits an argument register of a probe.
@@ -125,7 +128,7 @@ macro_rules! site {
             "994: .balign 4",
             ".popsection",
             ".ifndef _.stapsdt.base",
-            ".pushsection .stapsdt.base,\"aG\",%progbits,.stapsdt.base,comdat",
+            ".pushsection .stapsdt.base,\"aGR\",%progbits,.stapsdt.base,comdat",
             ".weak _.stapsdt.base",
             ".hidden _.stapsdt.base",
             "_.stapsdt.base: .space 1",

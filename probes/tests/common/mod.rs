@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part, and is a crate of its own")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -117,6 +118,20 @@ impl Drop for Fire {
         // It ends by itself at the end of its input.
         let _ = self.child.wait();
     }
+}
+
+/// The semaphores of a process that are raised: how many of its probes somebody listens to.
+pub fn listened_to(pid: u32) -> usize {
+    use object::{Object, ObjectSection};
+    let bytes = std::fs::read(fire()).expect("the example");
+    let elf = object::File::parse(&*bytes).expect("ELF");
+    let section = elf.section_by_name(".probes").expect("semaphores");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let base = u64::from_str_radix(maps.split('-').next().expect("a mapping"), 16).expect("an address");
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    let mut words = vec![0; section.size() as usize];
+    memory.read_exact_at(&mut words, base + section.address()).expect("its semaphores");
+    words.chunks_exact(2).filter(|word| **word != [0, 0]).count()
 }
 
 /// Why nothing can be traced here, if so.
