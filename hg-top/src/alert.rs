@@ -19,6 +19,9 @@ use crate::unit;
 /// How long after its last occurrence an alert is still news.
 const FRESH: Duration = Duration::from_secs(60);
 
+/// How long an alert that was never seen before goes before all others.
+const JUST_BEGUN: Duration = Duration::from_secs(5);
+
 /// Kinds and subjects kept; a target that makes up more of them gains nothing.
 const MAX_ALERTS: usize = 256;
 
@@ -60,14 +63,12 @@ impl Kind {
     /// What to do about it.
     pub fn next_step(self) -> &'static str {
         match self {
-            Kind::Corruption => "find the caller by its stack; the call was refused and the heap is intact",
-            Kind::AllocFailed => "raise the cap or the limit that the cause names, or find what grows (view 2)",
-            Kind::LockStall => {
-                "see what the holder does: its state and stack; stopped or preempted holders stall others"
-            }
-            Kind::GrowBlocked => "raise the cap or the limit that the cause names; allocations will fail next",
-            Kind::ProbesDropped => "trust the stats page's totals; per-event figures miss the lost hits",
-            Kind::StatsTorn => "wait: the block changed at each of four attempts, older figures are shown",
+            Kind::Corruption => "find the caller by its stack; its call was refused",
+            Kind::AllocFailed => "raise the limit named, or find what grows in view 2",
+            Kind::LockStall => "look at the holder: a stopped one stalls all others",
+            Kind::GrowBlocked => "raise the limit named: allocations fail next",
+            Kind::ProbesDropped => "trust the stats page: what eBPF counts is too low",
+            Kind::StatsTorn => "none: older figures are shown until a copy is whole",
         }
     }
 }
@@ -126,12 +127,13 @@ impl Alerts {
         alerts
     }
 
-    /// The alert to show where there is room for one: news, the gravest kind first.
+    /// The alert to show where there is room for one: what has just begun, then the gravest of the last minute.
     pub fn top(&self, now: SystemTime) -> Option<&Alert> {
+        let begun = |alert: &Alert| now.duration_since(alert.since).unwrap_or_default() < JUST_BEGUN;
         self.by_subject
             .values()
             .filter(|alert| alert.fresh(now))
-            .min_by_key(|alert| (alert.kind, std::cmp::Reverse(alert.last)))
+            .min_by_key(|alert| (!begun(alert), alert.kind, std::cmp::Reverse(alert.last)))
     }
 
     /// How many are news.

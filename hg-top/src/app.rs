@@ -15,6 +15,7 @@ use crate::keys::{self, Command};
 use crate::model::Snapshot;
 use crate::model::scope::Scope;
 use crate::model::timeline::{Basis, Timeline};
+use crate::view::locks;
 use crate::view::table::TableState;
 
 /// Events kept for the log.
@@ -105,7 +106,11 @@ impl App {
             view: View::Summary,
             scope: Scope::All,
             basis: Basis::default(),
-            tables: std::array::from_fn(|_| TableState::default()),
+            tables: View::ALL.map(|view| match view {
+                // Who looks at locks looks for the worst.
+                View::Locks => TableState::sorted(locks::LONGEST_HOLD),
+                _ => TableState::default(),
+            }),
             filters: std::array::from_fn(|_| String::new()),
             typing: false,
             help: None,

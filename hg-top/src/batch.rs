@@ -26,7 +26,9 @@ pub fn run(mut collector: Collector, options: &Options, watch: Duration) -> Resu
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    if let EbpfState::Off(why) = collector.ebpf() {
+    if let EbpfState::Off(why) = collector.ebpf()
+        && !options.no_ebpf
+    {
         eprintln!("hg-top: eBPF is off: {why}. Stats pages are read all the same; events and stacks are missing.");
     }
     let mut timeline = Timeline::default();

@@ -17,7 +17,7 @@ use tracer::Tracer;
 use crate::event::Event;
 use crate::exit::Failure;
 use crate::model::{EbpfState, Process, Snapshot};
-use crate::process::{self, Process as Proc};
+use crate::process::{self, Process as Proc, Thread};
 use crate::source::stats::StatsSource;
 use crate::source::stats::copy::PageError;
 use crate::symbol;
@@ -27,6 +27,9 @@ const CHILDREN: Duration = Duration::from_secs(2);
 
 /// Processes watched at once.
 const MAX_TARGETS: usize = 1024;
+
+/// Names of threads kept per process.
+const MAX_THREADS: usize = 1024;
 
 /// Both sources over the watched processes.
 pub struct Collector {
@@ -152,11 +155,28 @@ impl Target {
             read_at: process::monotonic_ns(),
             memory: Proc::memory(pid).ok(),
             arenas,
+            threads: BTreeMap::new(),
             traced: false,
             page_error: None,
             exited: None,
         };
-        Ok(Target { stats: Some(stats), last })
+        let mut target = Target { stats: Some(stats), last };
+        target.name_threads(pid);
+        Ok(target)
+    }
+
+    /// Looks up the names of threads that stand out, while they live.
+    fn name_threads(&mut self, pid: u32) {
+        let new: Vec<u32> = self.last.worst_threads().filter(|tid| !self.last.threads.contains_key(tid)).collect();
+        for tid in new {
+            if self.last.threads.len() >= MAX_THREADS {
+                self.last.threads.clear();
+            }
+            let name = Thread::look(pid, tid).comm;
+            if !name.is_empty() {
+                self.last.threads.insert(tid, name);
+            }
+        }
     }
 
     fn read(&mut self, pid: u32, now: SystemTime) {
@@ -181,6 +201,7 @@ impl Target {
                 self.last.arenas = arenas;
                 self.last.read_at = process::monotonic_ns();
                 self.last.page_error = None;
+                self.name_threads(pid);
             }
             Err(error) => self.last.page_error = Some(error.to_string()),
         }

@@ -33,10 +33,17 @@ impl Histogram {
         let mut below = 0_u64;
         for (index, &inside) in self.buckets.iter().enumerate() {
             if inside > 0 && below.saturating_add(inside) >= wanted {
-                let start = if index == 0 { 0 } else { 1_u64 << index };
+                // The first bucket is that of locks nobody had to wait for.
+                if index == 0 {
+                    return Some(0);
+                }
+                let start = 1_u64 << index;
                 let end = bucket_end(index).min(self.max_ns.max(start));
                 let share = (wanted - below) as f64 / inside as f64;
-                return Some((start + ((end - start) as f64 * share) as u64).min(self.max_ns.max(start)));
+                let inside = start.saturating_add(((end - start) as f64 * share) as u64);
+                // A bucket's end belongs to the next one; the maximum itself may be reached.
+                let most = self.max_ns.max(start).min(bucket_end(index) - 1);
+                return Some(inside.min(most));
             }
             below = below.saturating_add(inside);
         }
@@ -92,7 +99,7 @@ mod tests {
         let mut histogram = Histogram::default();
         for &ns in durations {
             histogram.count += 1;
-            histogram.sum_ns += ns;
+            histogram.sum_ns = histogram.sum_ns.saturating_add(ns);
             histogram.max_ns = histogram.max_ns.max(ns);
             histogram.buckets[bucket(ns)] += 1;
         }

@@ -35,6 +35,15 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Probe hits that eBPF counted of all processes.
+    pub fn hits(&self) -> u64 {
+        let arenas = || self.processes.values().flat_map(|process| process.arenas.values());
+        let classes = arenas().flat_map(|arena| arena.classes.values()).filter_map(|class| class.traced);
+        let locks = arenas().flat_map(|arena| arena.locks.values()).filter_map(|lock| lock.traced.as_ref());
+        let hits = classes.flat_map(|counters| [counters.refills, counters.flushes]);
+        hits.chain(locks.flat_map(|both| [both.hold.count, both.wait.count])).fold(0, u64::saturating_add)
+    }
+
     /// Probe hits lost for any cause.
     pub fn lost_events(&self) -> u64 {
         self.lost.iter().fold(0, |sum, lost| sum.saturating_add(*lost))
@@ -83,6 +92,8 @@ pub struct Process {
     pub memory: Option<KernelMemory>,
     /// Its arenas, by their number in the process.
     pub arenas: BTreeMap<u32, Arena>,
+    /// Names of the threads that its locks were held or waited for longest by, as they were when first seen.
+    pub threads: BTreeMap<u32, String>,
     /// Whether eBPF counts this process.
     pub traced: bool,
     /// Why its stats page could not be read, if so.
@@ -96,6 +107,17 @@ impl Process {
     pub fn sources(&self) -> Vec<&'static str> {
         let page = self.arenas.values().any(|arena| arena.figures.is_some());
         [(page, "stats-page"), (self.traced, "ebpf")].into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect()
+    }
+
+    /// Threads that its locks were held or waited for longest by.
+    pub fn worst_threads(&self) -> impl Iterator<Item = u32> {
+        let locks = self.arenas.values().flat_map(|arena| arena.locks.values()).filter_map(|lock| lock.total.as_ref());
+        locks.flat_map(|both| [both.hold.max_tid, both.wait.max_tid]).filter(|tid| *tid != 0)
+    }
+
+    /// A thread as text: `4250 "io-2"`, or the number alone if its name is not known.
+    pub fn thread(&self, tid: u32) -> String {
+        self.threads.get(&tid).map_or_else(|| tid.to_string(), |name| format!("{tid} \"{name}\""))
     }
 
     /// How long it has run at `now`.

@@ -106,6 +106,7 @@ mod tests {
             read_at: 0,
             memory: Some(memory),
             arenas: BTreeMap::from([(1, arena)]),
+            threads: BTreeMap::new(),
             traced: false,
             page_error: None,
             exited: None,

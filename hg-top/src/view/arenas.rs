@@ -1,5 +1,6 @@
 //! Arenas: which tier was wanted and obtained and why, what is pinned, how much is committed, growth and shrinking.
 
+use hg_probes::ProbeId;
 use hg_probes::words::{Cause, Tier, TierReason};
 use ratatui::style::Style;
 
@@ -7,6 +8,7 @@ use super::paint::{Pane, Part, bar};
 use super::table::{self, Cell, Column, Row};
 use super::theme;
 use crate::app::{App, View};
+use crate::event::Event;
 use crate::model::{Arena, Figures, Process};
 use crate::unit::{age, bytes, count, percent};
 
@@ -36,13 +38,36 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
     let rows = table::prepare(COLUMNS, rows(app), &state, &filter);
     let (width, height) = (pane.width(), pane.height());
     let detail = if height > DETAIL + 3 { DETAIL } else { 0 };
+    // Below few arenas there is room for what happened to them.
+    let table = (rows.len() as u16 + 2).min(height - detail);
+    let log = height - detail - table;
     let empty = if filter.is_empty() { "no stats page can be read" } else { "no arena passes the filter" };
-    table::draw(&mut pane.part(0, 0, width, height - detail), COLUMNS, &rows, &mut state, empty);
+    table::draw(&mut pane.part(0, 0, width, table), COLUMNS, &rows, &mut state, empty);
     if detail > 0 {
         let chosen = state.selected.clone().or_else(|| rows.first().map(|row| row.id.clone()));
-        draw_detail(&mut pane.part(0, height - detail, width, detail), app, chosen.as_deref());
+        draw_detail(&mut pane.part(0, table, width, detail), app, chosen.as_deref());
+    }
+    if log > 2 {
+        growth(&mut pane.part(0, table + detail, width, log), app);
     }
     app.tables[View::Arenas as usize] = state;
+}
+
+/// The latest events that changed the size of an arena, or did not.
+fn growth(pane: &mut Pane<'_>, app: &App) {
+    let width = pane.width();
+    pane.heading(1, 0, width.saturating_sub(2), "GROWTH AND SHRINKING", "newest first");
+    let of_growth = |event: &&Event| {
+        use ProbeId::{Grow, GrowBlocked, GrowRefused, Pin, Shrink, TierChange};
+        app.scope.holds(event.pid)
+            && matches!(event.probe.id, Grow | GrowRefused | GrowBlocked | Shrink | TierChange | Pin)
+    };
+    let rows = 1..pane.height();
+    for (y, event) in rows.zip(app.log.iter().rev().filter(of_growth)) {
+        let ago = age(app.now.duration_since(event.time).unwrap_or_default());
+        pane.right(10, y, &ago, theme::DIM);
+        pane.put(12, y, &format!("{:>7}  {}", event.pid, event.meaning()), theme::PLAIN);
+    }
 }
 
 /// `4K instead of THP: …`, and whether that is fine.
@@ -129,8 +154,8 @@ fn draw_detail(pane: &mut Pane<'_>, app: &App, chosen: Option<&str>) {
     let parts = [
         ("spans", free_cells, '█', theme::LIVE),
         ("large", f.large, '▓', theme::LIVE),
-        ("free, dirty", f.free_dirty, '▒', theme::SPARE),
-        ("free, given back", f.free_clean, '░', theme::GOOD),
+        ("dirty", f.free_dirty, '▒', theme::SPARE),
+        ("given back", f.free_clean, '░', theme::GOOD),
     ];
     pane.line(
         1,

@@ -28,7 +28,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// Rows of the detail.
-const DETAIL: u16 = 9;
+const DETAIL: u16 = 8;
 
 /// Draws the view.
 pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
@@ -113,7 +113,7 @@ fn draw_detail(pane: &mut Pane<'_>, app: &App, size: Option<u32>) {
     let width = pane.width();
     let timeline = app.timeline();
     let (Some(latest), Some(size)) = (timeline.latest(), size) else {
-        pane.heading(1, 0, width.saturating_sub(2), "DETAIL ", "");
+        pane.heading(1, 0, width.saturating_sub(2), "DETAIL", "");
         pane.put(1, 1, "choose a row with ↑ ↓", theme::DIM);
         return;
     };

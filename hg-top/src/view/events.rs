@@ -17,16 +17,18 @@ const COLUMNS: &[Column] = &[
     Column::left("PROBE", "probe", 12, 1),
     Column::right("PID", "pid", 7, 3),
     Column::right("TID", "tid", 7, 2),
-    Column::left("WHAT IT MEANS", "meaning", 30, 0),
+    Column::left("WHAT IT MEANS", "meaning", 42, 0),
 ];
 
 /// Rows of the detail of an event.
-const DETAIL: u16 = 8;
+const DETAIL: u16 = 10;
 
 /// Draws the view.
 pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
     let (width, height) = (pane.width(), pane.height());
-    let alerts = alerts(&mut pane.part(0, 0, width, height.saturating_sub(5)), app);
+    // The detail of an event takes the room of the alerts.
+    let for_alerts = if app.tables[View::Events as usize].detail { 0 } else { height.saturating_sub(5) };
+    let alerts = alerts(&mut pane.part(0, 0, width, for_alerts), app);
     let filter = app.filter(View::Events);
     let mut state = app.tables[View::Events as usize].clone();
     let rows = table::prepare(COLUMNS, rows(app), &state, &filter);
@@ -56,13 +58,13 @@ fn alerts(pane: &mut Pane<'_>, app: &App) -> u16 {
     let fit = usize::from((height / 2 / ROWS).max(1));
     let left_out = all.len().saturating_sub(fit);
     let note = if left_out > 0 { format!("{left_out} older ones not shown") } else { String::new() };
-    pane.heading(1, 0, width.saturating_sub(2), "ALERTS ", &note);
+    pane.heading(1, 0, width.saturating_sub(2), "ALERTS", &note);
     let mut y = 1;
     for alert in all.into_iter().take(fit) {
         draw_alert(pane, y, app.now, alert);
         y += ROWS;
     }
-    pane.heading(1, y, width.saturating_sub(2), "LOG ", "newest first");
+    pane.heading(1, y, width.saturating_sub(2), "LOG", "newest first");
     y + 1
 }
 
@@ -82,12 +84,13 @@ fn draw_alert(pane: &mut Pane<'_>, y: u16, now: SystemTime, alert: &Alert) {
     let who = if alert.pid == 0 { alert.subject.clone() } else { format!("{} in {}", alert.subject, alert.pid) };
     pane.put(x, y, &crate::escape::cut(who.trim_start_matches(" in "), room.into()), theme::STRONG);
     pane.right(width.saturating_sub(1), y, &when, theme::DIM);
+    pane.put(3, y + 1, &alert.evidence, theme::PLAIN);
     let stack = match alert.stack_id {
         Some(id) => format!("   stack {id}: {}", alert.stack.join(" ← ")),
         None => String::new(),
     };
-    pane.line(3, y + 1, &[(&alert.evidence, theme::PLAIN), (&stack, theme::DIM)]);
-    pane.line(3, y + 2, &[("next: ", theme::DIM), (alert.kind.next_step(), theme::DIM)]);
+    let x = pane.line(3, y + 2, &[("next: ", theme::DIM), (alert.kind.next_step(), theme::PLAIN)]);
+    pane.put(x, y + 2, &crate::escape::cut(&stack, width.saturating_sub(x + 1).into()), theme::DIM);
 }
 
 fn rows(app: &App) -> Vec<Row> {
@@ -125,19 +128,19 @@ fn id(event: &Event) -> String {
 fn draw_detail(pane: &mut Pane<'_>, event: Option<&Event>) {
     let width = pane.width();
     let Some(event) = event else {
-        pane.heading(1, 0, width.saturating_sub(2), "DETAIL ", "");
+        pane.heading(1, 0, width.saturating_sub(2), "DETAIL", "");
         pane.put(1, 1, "choose a row with ↑ ↓", theme::DIM);
         return;
     };
     pane.heading(1, 0, width.saturating_sub(2), &format!("{} ", event.probe.name.to_uppercase()), "");
-    pane.put(1, 1, event.probe.doc.trim(), theme::DIM);
-    pane.put(1, 2, &event.details(), theme::PLAIN);
+    let y = pane.wrap(1, 1, event.probe.doc, theme::DIM);
+    let y = pane.wrap(1, y, &event.details(), theme::PLAIN);
     let title = match event.stack_id {
         Some(id) => format!("stack {id}, innermost first"),
         None => "no stack was taken".into(),
     };
-    pane.put(1, 3, &title, theme::DIM);
-    for (y, frame) in (4..pane.height()).zip(&event.stack) {
+    pane.put(1, y, &title, theme::DIM);
+    for (y, frame) in (y + 1..pane.height()).zip(&event.stack) {
         pane.put(3, y, frame, theme::PLAIN);
     }
 }

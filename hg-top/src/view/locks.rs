@@ -12,7 +12,6 @@ use crate::filter::Filter;
 use crate::model::scope::LockSum;
 use crate::model::timeline::Basis;
 use crate::model::{Histogram, HoldWait, Snapshot};
-use crate::process::Thread;
 use crate::unit::{age, class_size, count, ns, rate};
 
 const COLUMNS: &[Column] = &[
@@ -33,8 +32,11 @@ const COLUMNS: &[Column] = &[
     Column::left("WORST", "worst", 30, 9),
 ];
 
+/// The column of the longest hold.
+pub const LONGEST_HOLD: usize = 9;
+
 /// Rows of the detail.
-const DETAIL: u16 = 12;
+const DETAIL: u16 = 13;
 
 /// Rows of the line about the worst.
 const WORST: u16 = 3;
@@ -46,7 +48,7 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
     let rows = table::prepare(COLUMNS, rows(app), &state, &filter);
     let (width, height) = (pane.width(), pane.height());
     let detail = match (state.detail, height) {
-        (true, 17..) => DETAIL,
+        (true, 18..) => DETAIL,
         (_, 12..) => WORST,
         _ => 0,
     };
@@ -64,7 +66,7 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
 
 /// The locks that were held longest, for the summary.
 pub(super) fn top(pane: &mut Pane<'_>, app: &App) {
-    let mut state = TableState::sorted(9);
+    let mut state = TableState::sorted(LONGEST_HOLD);
     let rows = table::prepare(COLUMNS, rows(app), &state, &Filter::default());
     groups(pane);
     let (width, height) = (pane.width(), pane.height().saturating_sub(1));
@@ -83,7 +85,7 @@ fn groups(pane: &mut Pane<'_>) {
     let places = table::layout(COLUMNS, pane.width());
     for (title, columns) in [("WAIT ", 3..=6), ("HOLD ", 7..=10)] {
         let inside = || places.iter().filter(|(i, ..)| columns.contains(i));
-        if let (Some(first), Some(last)) = (inside().next(), inside().last()) {
+        if let (Some(first), Some(last)) = (inside().next(), inside().next_back()) {
             let width = last.1 + COLUMNS[last.0].width.min(last.2) - first.1;
             pane.heading(first.1, 0, width, title, "");
         }
@@ -156,22 +158,20 @@ fn row(
             Cell::maybe(count(stalls), Some(stalls as f64)),
             Cell::number(ns(shown.wait.sum_ns), shown.wait.sum_ns as f64),
             Cell::number(ns(shown.hold.sum_ns), shown.hold.sum_ns as f64),
-            Cell::text(whose(&sum.total.hold, sum.hold_pid, latest.at)),
+            Cell::text(whose(&sum.total.hold, sum.hold_pid, latest)),
         ],
     }
 }
 
 /// When the longest was, and whose: `held 2 s ago by 4250 "io-2"`.
-fn whose(histogram: &Histogram, pid: u32, now: u64) -> String {
+fn whose(histogram: &Histogram, pid: u32, latest: &Snapshot) -> String {
     if histogram.max_at_ns == 0 {
         return String::new();
     }
-    let ago = age(Duration::from_nanos(now.saturating_sub(histogram.max_at_ns)));
-    let thread = Thread::look(pid, histogram.max_tid);
-    match thread.comm.is_empty() {
-        true => format!("{ago} ago by {}, gone", histogram.max_tid),
-        false => format!("{ago} ago by {} \"{}\"", histogram.max_tid, thread.comm),
-    }
+    let ago = age(Duration::from_nanos(latest.at.saturating_sub(histogram.max_at_ns)));
+    let tid = histogram.max_tid;
+    let thread = latest.processes.get(&pid).map_or_else(|| tid.to_string(), |process| process.thread(tid));
+    format!("{ago} ago by {thread}")
 }
 
 fn worst(pane: &mut Pane<'_>, app: &App) {
@@ -185,9 +185,10 @@ fn worst(pane: &mut Pane<'_>, app: &App) {
     );
     let Some(latest) = app.timeline().latest() else { return };
     let locks = app.scope.locks(latest, None);
-    let sides: [(u16, &str, fn(&LockSum) -> (&Histogram, u32)); 2] =
-        [(1, "hold", |sum| (&sum.total.hold, sum.hold_pid)), (2, "wait", |sum| (&sum.total.wait, sum.wait_pid))];
-    for (y, name, side) in sides {
+    type Side = fn(&LockSum) -> (&Histogram, u32);
+    let hold: Side = |sum| (&sum.total.hold, sum.hold_pid);
+    let wait: Side = |sum| (&sum.total.wait, sum.wait_pid);
+    for (y, name, side) in [(1, "hold", hold), (2, "wait", wait)] {
         let Some(((lock, reason), sum)) = locks.iter().max_by_key(|(_, sum)| side(sum).0.max_ns) else { continue };
         let (histogram, pid) = side(sum);
         if histogram.max_ns == 0 {
@@ -201,7 +202,7 @@ fn worst(pane: &mut Pane<'_>, app: &App) {
                 (" ", theme::PLAIN),
                 (&ns(histogram.max_ns), theme::STRONG),
                 (&format!("  {lock}, {}, ", reason.label()), theme::PLAIN),
-                (&whose(histogram, pid, latest.at), theme::DIM),
+                (&whose(histogram, pid, latest), theme::DIM),
             ],
         );
     }
@@ -214,29 +215,28 @@ fn histograms(pane: &mut Pane<'_>, app: &App, selected: Option<&str>) {
     let locks = app.scope.locks(latest, None);
     let chosen = locks.iter().find(|((lock, reason), _)| selected == Some(&format!("{}/{}", lock.0, reason.label())));
     let Some(((lock, reason), sum)) = chosen else {
-        pane.heading(1, 0, width.saturating_sub(2), "DETAIL ", "");
+        pane.heading(1, 0, width.saturating_sub(2), "DETAIL", "");
         pane.put(1, 1, "choose a row with ↑ ↓", theme::DIM);
         return;
     };
     let title = format!("{}, {} ", lock.to_string().to_uppercase(), reason.label().to_uppercase());
     pane.heading(1, 0, width.saturating_sub(2), &title, "since the process started");
     let half = width.saturating_sub(2) / 2;
-    side(&mut pane.part(1, 1, half - 1, DETAIL - 1), "waited", &sum.total.wait, sum.wait_pid, latest.at);
-    side(&mut pane.part(1 + half, 1, half, DETAIL - 1), "held", &sum.total.hold, sum.hold_pid, latest.at);
+    side(&mut pane.part(1, 1, half.saturating_sub(1), DETAIL - 1), "waited", &sum.total.wait, sum.wait_pid, latest);
+    side(&mut pane.part(1 + half, 1, half, DETAIL - 1), "held", &sum.total.hold, sum.hold_pid, latest);
 }
 
-fn side(pane: &mut Pane<'_>, name: &str, histogram: &Histogram, pid: u32, now: u64) {
+fn side(pane: &mut Pane<'_>, name: &str, histogram: &Histogram, pid: u32, latest: &Snapshot) {
     let width = pane.width();
-    let head =
-        format!("{name} {} ×, longest {} {}", count(histogram.count), ns(histogram.max_ns), whose(histogram, pid, now));
-    pane.put(0, 0, &head, theme::PLAIN);
-    let rows = usize::from(pane.height()).saturating_sub(1);
+    pane.put(0, 0, &format!("{name} {} ×, longest {}", count(histogram.count), ns(histogram.max_ns)), theme::PLAIN);
+    pane.put(0, 1, &whose(histogram, pid, latest), theme::DIM);
+    let rows = usize::from(pane.height()).saturating_sub(2);
     let used: Vec<usize> = (0..histogram.buckets.len()).filter(|i| histogram.buckets[*i] > 0).collect();
     let (Some(first), Some(last)) = (used.first(), used.last()) else { return };
     // The long end is what matters: with too many buckets the first row takes all the short ones.
     let from = (*first).max((last + 1).saturating_sub(rows));
     let most = histogram.buckets.iter().copied().max().unwrap_or(0).max(1);
-    for (y, bucket) in (1..).zip(from..=*last) {
+    for (y, bucket) in (2..).zip(from..=*last) {
         let count_here = if bucket == from {
             histogram.buckets[..=bucket].iter().fold(0_u64, |sum, n| sum.saturating_add(*n))
         } else {

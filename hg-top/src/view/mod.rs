@@ -11,7 +11,6 @@ use ratatui::layout::Rect;
 
 use crate::app::{App, View};
 use crate::keys;
-use crate::model::scope::Scope;
 use crate::model::{EbpfState, Snapshot};
 use crate::process;
 use crate::unit;
@@ -20,7 +19,7 @@ mod arenas;
 mod classes;
 mod events;
 mod help;
-mod locks;
+pub mod locks;
 pub mod paint;
 mod processes;
 mod summary;
@@ -28,6 +27,9 @@ pub mod table;
 pub mod theme;
 
 use paint::Pane;
+
+/// What one probe hit costs its thread: a breakpoint and the BPF program.
+const HIT_SECONDS: f64 = 0.5e-6;
 
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
@@ -53,7 +55,6 @@ pub fn draw_into(buffer: &mut Buffer, area: Rect, app: &mut App, now: u64) {
         pane.rule(2);
     }
     if bottom > 1 {
-        pane.rule(height - 3);
         notice(&mut pane.part(0, height - 2, width, 1), app);
     }
     if bottom > 0 {
@@ -61,6 +62,13 @@ pub fn draw_into(buffer: &mut Buffer, area: Rect, app: &mut App, now: u64) {
     }
     let mut body = pane.part(0, top, width, height.saturating_sub(top + bottom));
     view(&mut body, app);
+    if bottom > 1 {
+        pane.rule(height - 3);
+        let part = if app.help.is_none() { app.tables[app.view as usize].part() } else { None };
+        if let Some(part) = part.filter(|_| app.view != View::Summary) {
+            pane.right(width.saturating_sub(2), height - 3, &format!(" {part} "), theme::DIM);
+        }
+    }
     if app.options.ascii {
         theme::to_ascii(buffer);
     }
@@ -89,70 +97,91 @@ fn view(body: &mut Pane<'_>, app: &mut App) {
 
 /// ` hg-top  redis-server 4242  up 3h12m          stats 0.2 s · eBPF 19/19 · lost 0 · every 1 s `
 fn header(pane: &mut Pane<'_>, app: &App, now: u64) {
+    const SUBJECT: u16 = 24;
     let width = pane.width();
-    let mut x = pane.put(0, 0, " hg-top ", theme::SELECTED.patch(theme::STRONG));
+    let x = pane.put(0, 0, " hg-top ", theme::SELECTED.patch(theme::STRONG));
     let Some(latest) = app.timeline().latest() else { return };
     let chips = chips(app, latest, now);
-    let right: u16 = chips.iter().map(|(text, _)| text.chars().count() as u16).sum();
-    let subject = subject(app, latest);
-    let room = width.saturating_sub(x + 2 + right + 1);
-    let subject = crate::escape::cut(&subject, room.into());
-    x = pane.put(x + 1, 0, &subject, theme::STRONG);
-    let start = width.saturating_sub(right).max(x + 1);
-    pane.line(start, 0, &chips.iter().map(|(text, style)| (text.as_str(), *style)).collect::<Vec<_>>());
-}
-
-fn subject(app: &App, latest: &Snapshot) -> String {
-    let up = |process: &crate::model::Process| unit::age(process.uptime(latest.time));
-    match app.scope {
-        Scope::One(pid) => match latest.processes.get(&pid) {
-            Some(process) => format!("{} {pid}  up {}", process.identity.comm, up(process)),
-            None => format!("process {pid}"),
-        },
-        Scope::All => match latest.processes.values().next() {
-            Some(process) if latest.processes.len() == 1 => {
-                format!("{} {}  up {}", process.identity.comm, process.identity.pid, up(process))
-            }
-            Some(process) => format!("{} × {}", latest.processes.len(), process.identity.comm),
-            None => String::new(),
-        },
+    let columns = |chips: &[Chip]| chips.iter().map(|(text, _)| text.chars().count() as u16 + 3).sum::<u16>();
+    // The last chips are the most important ones.
+    let fits = |from: &usize| x + SUBJECT + columns(&chips[*from..]) <= width;
+    let shown = &chips[(0..chips.len()).find(fits).unwrap_or(chips.len())..];
+    let start = width.saturating_sub(columns(shown));
+    let room = start.saturating_sub(x + 1);
+    pane.put(x + 1, 0, &crate::escape::cut(&subject(app, latest, room), room.into()), theme::STRONG);
+    let mut x = start;
+    for (index, (text, style)) in shown.iter().enumerate() {
+        let between = if index == 0 { "  " } else { " · " };
+        x = pane.line(x, 0, &[(between, theme::DIM), (text, *style)]);
     }
 }
 
-fn chips(app: &App, latest: &Snapshot, now: u64) -> Vec<(String, ratatui::style::Style)> {
+/// Who is watched, in at most `room` columns; how long it is up, if that fits.
+fn subject(app: &App, latest: &Snapshot, room: u16) -> String {
+    let one = |process: &crate::model::Process| {
+        let name = format!("{} {}", process.identity.comm, process.identity.pid);
+        let up = format!("{name}  up {}", unit::age(process.uptime(latest.time)));
+        if up.chars().count() <= room.into() { up } else { name }
+    };
+    let mut watched = app.scope.processes(latest);
+    match (watched.next(), watched.count()) {
+        (Some(process), 0) => one(process),
+        (Some(process), others) => format!("{} × {}", others + 1, process.identity.comm),
+        (None, _) => String::new(),
+    }
+}
+
+/// A short statement in the header.
+type Chip = (String, ratatui::style::Style);
+
+/// How far to trust what is shown; the most important statement last.
+fn chips(app: &App, latest: &Snapshot, now: u64) -> Vec<Chip> {
     let mut chips = Vec::new();
-    let read_at = app.scope.processes(latest).map(|process| process.read_at).max().unwrap_or(0);
-    let age = Duration::from_nanos(now.saturating_sub(read_at));
-    let stale = age > app.options.interval * 3;
-    chips.push((format!("stats {} ago", unit::age(age)), if stale { theme::WATCH } else { theme::DIM }));
-    match &latest.ebpf {
-        EbpfState::On { attached, found } if attached == found => {
-            chips.push((format!(" · eBPF {attached}/{found}"), theme::DIM));
-        }
-        EbpfState::On { attached, found } => chips.push((format!(" · eBPF {attached}/{found}"), theme::WATCH)),
-        EbpfState::Off(_) => chips.push((" · eBPF off".into(), theme::WATCH)),
+    if let Some(share) = cost(app) {
+        chips.push((format!("cost {:.1}%", share * 100.0), if share > 0.02 { theme::WATCH } else { theme::DIM }));
     }
-    match latest.lost_events() {
-        0 => chips.push((" · lost 0".into(), theme::DIM)),
-        lost => chips.push((format!(" · lost {}", unit::count(lost)), theme::ALERT)),
+    if !app.is_frozen() {
+        let read_at = app.scope.processes(latest).map(|process| process.read_at).max().unwrap_or(0);
+        let age = Duration::from_nanos(now.saturating_sub(read_at));
+        let stale = age > app.options.interval * 3;
+        chips.push((format!("stats {} ago", unit::age(age)), if stale { theme::WATCH } else { theme::DIM }));
     }
+    chips.push(match &latest.ebpf {
+        EbpfState::On { attached, found } if attached == found => (format!("eBPF {attached}/{found}"), theme::DIM),
+        EbpfState::On { attached, found } => (format!("eBPF {attached}/{found}"), theme::WATCH),
+        EbpfState::Off(_) => ("eBPF off".into(), theme::WATCH),
+    });
+    chips.push(match latest.lost_events() {
+        0 => ("lost 0".into(), theme::DIM),
+        lost => (format!("lost {}", unit::count(lost)), theme::ALERT),
+    });
     if app.is_frozen() {
-        chips.push((" · ".into(), theme::DIM));
         chips.push((" FROZEN ".into(), theme::SELECTED));
     }
-    chips.push((" ".into(), theme::DIM));
     chips
+}
+
+/// What tracing costs the targets: probe hits by their price, as a share of one CPU.
+fn cost(app: &App) -> Option<f64> {
+    let timeline = app.timeline();
+    let (latest, previous) = (timeline.latest()?, timeline.previous()?);
+    let hits = latest.hits().checked_sub(previous.hits())?;
+    matches!(latest.ebpf, EbpfState::On { .. }).then(|| hits as f64 * HIT_SECONDS / timeline.seconds_since(previous))
 }
 
 fn tabs(pane: &mut Pane<'_>, app: &App) {
     let width = pane.width();
-    let narrow = width < 76;
+    let letters = match width {
+        76.. => usize::MAX,
+        56.. => 3,
+        _ => 0,
+    };
     let mut x = 0;
     for (index, view) in View::ALL.into_iter().enumerate() {
         let current = app.view == view && app.help.is_none();
-        let name = if narrow && !current { view.name().chars().take(3).collect() } else { view.name().to_owned() };
+        let name: String = view.name().chars().take(if current { usize::MAX } else { letters }).collect();
         let style = if current { theme::SELECTED } else { theme::PLAIN };
-        x = pane.put(x, 1, &format!(" {} {name} ", index + 1), style);
+        x = pane.put(x, 1, &format!(" {} ", format!("{} {name}", index + 1).trim_end()), style);
         if view == View::Events {
             let fresh = app.alerts.fresh(app.now);
             if fresh > 0 {
@@ -183,7 +212,9 @@ fn notice(pane: &mut Pane<'_>, app: &App) {
         return;
     }
     let Some(latest) = app.timeline().latest() else { return };
-    if let Some(alert) = app.alerts.top(app.now) {
+    let watched = || app.scope.processes(latest);
+    let exited = watched().find(|process| process.exited.is_some());
+    if let Some(alert) = app.alerts.top(app.now).filter(|_| exited.is_none() || watched().count() > 1) {
         let age = format!("{} ago ", unit::age(app.now.duration_since(alert.last).unwrap_or_default()));
         let room = usize::from(width).saturating_sub(age.chars().count() + 2);
         let style = if alert.kind.severe() { theme::ALERT } else { theme::WATCH };
@@ -193,8 +224,7 @@ fn notice(pane: &mut Pane<'_>, app: &App) {
         pane.right(width, 0, &age, theme::DIM);
         return;
     }
-    let exited = app.scope.processes(latest).find(|process| process.exited.is_some());
-    let error = app.scope.processes(latest).find_map(|process| process.page_error.as_deref());
+    let error = watched().find_map(|process| process.page_error.as_deref());
     let (text, style) = match (exited, error, app.message(), &latest.ebpf) {
         (Some(process), ..) => {
             let pid = process.identity.pid;
@@ -212,7 +242,7 @@ fn notice(pane: &mut Pane<'_>, app: &App) {
 
 fn footer(pane: &mut Pane<'_>, app: &App) {
     let mut x = 1;
-    let quit = "q quit";
+    let always = "? help  q quit  ";
     let width = pane.width();
     for binding in keys::BINDINGS.iter().filter(|binding| !binding.word.is_empty()) {
         let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
@@ -221,9 +251,9 @@ fn footer(pane: &mut Pane<'_>, app: &App) {
             _ => binding.word,
         };
         let needed = key.chars().count() + word.chars().count() + 3;
-        let last = binding.command == keys::Command::Quit;
-        // The way out is always there.
-        let reserve = if last { 0 } else { quit.len() + 2 };
+        let last = matches!(binding.command, keys::Command::Quit | keys::Command::Help);
+        // The ways to help and out are always there.
+        let reserve = if last { 0 } else { always.len() };
         if usize::from(x) + needed + reserve > usize::from(width) + 2 {
             continue;
         }

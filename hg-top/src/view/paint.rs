@@ -68,6 +68,25 @@ impl<'a> Pane<'a> {
         self.put(end.saturating_sub(width), y, text, style);
     }
 
+    /// Writes text over as many lines as it needs; returns the line after it.
+    pub fn wrap(&mut self, x: u16, mut y: u16, text: &str, style: Style) -> u16 {
+        let width = usize::from(self.width().saturating_sub(x + 1)).max(1);
+        let mut line = String::new();
+        for word in text.split_whitespace() {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+                self.put(x, y, &line, style);
+                y += 1;
+                line.clear();
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        self.put(x, y, &line, style);
+        y + 1
+    }
+
     /// Writes pieces one after the other; returns the column after them.
     pub fn line(&mut self, x: u16, y: u16, pieces: &[(&str, Style)]) -> u16 {
         pieces.iter().fold(x, |x, (text, style)| self.put(x, y, text, *style))
@@ -84,7 +103,7 @@ impl<'a> Pane<'a> {
         let width = width.min(self.width().saturating_sub(x));
         let line = "─".repeat(usize::from(width));
         self.put(x, y, &line, theme::FRAME);
-        let after = self.put(x, y, title, theme::TITLE);
+        let after = self.put(x, y, title.trim_end(), theme::TITLE);
         if after < x + width {
             self.put(after, y, " ", theme::PLAIN);
         }
@@ -146,7 +165,7 @@ impl<'a> Pane<'a> {
 pub fn bar(width: u16, share: f64) -> String {
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     let eighths = (share * f64::from(width) * 8.0).round() as usize;
-    let eighths = if share > 0.0 { eighths.max(1) } else { 0 };
+    let eighths = if share > 0.0 { eighths.max(1).min(usize::from(width) * 8) } else { 0 };
     let mut text = "█".repeat(eighths / 8);
     if eighths % 8 > 0 {
         text.push(LEFT[eighths % 8]);

@@ -22,7 +22,7 @@ const COLUMNS: &[Column] = &[
     Column::right("UP", "up", 6, 3),
     Column::left("SOURCES", "sources", 10, 6),
     Column::left("LIVE, LAST 10 MIN", "trend", 24, 8),
-    Column::left("ROLE", "role", 12, 0),
+    Column::left("ROLE", "role", 22, 0),
 ];
 
 /// Draws the view.

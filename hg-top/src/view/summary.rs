@@ -36,16 +36,16 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
     if wide {
         let rest = height.saturating_sub(20);
         let left = width / 2 - 8;
-        pane.heading(1, 19, left - 2, "CLASSES BY LIVE BYTES ", "2");
+        pane.heading(1, 19, left - 2, "CLASSES BY LIVE BYTES", "2");
         classes::top(&mut pane.part(0, 20, left, rest), app);
-        pane.heading(left + 1, 19, width - left - 2, "LOCKS BY LONGEST HOLD ", "3");
+        pane.heading(left + 1, 19, width - left - 2, "LOCKS BY LONGEST HOLD", "3");
         locks::top(&mut pane.part(left, 20, width - left, rest), app);
     }
 }
 
 fn addition(pane: &mut Pane<'_>, sum: &Sum) {
     let width = pane.width();
-    pane.heading(1, 0, width.saturating_sub(1), "WHERE THE MEMORY IS ", "of RSS");
+    pane.heading(1, 0, width.saturating_sub(1), "WHERE THE MEMORY IS", "of RSS");
     let difference = sum.difference();
     let (sign, name) = if difference < 0 { ("-", "not touched yet") } else { ("+", "stacks, other maps") };
     let rows: [(&str, &str, u64, Style); 10] = [
@@ -71,7 +71,9 @@ fn addition(pane: &mut Pane<'_>, sum: &Sum) {
             continue;
         }
         let share = part as f64 / sum.kernel.max(1) as f64;
-        pane.put(33, y, &bar(6, share), style);
+        if sign != "-" {
+            pane.put(33, y, &bar(6, share), style);
+        }
         pane.right(45, y, &percent(part, sum.kernel), theme::DIM);
     }
 }
@@ -101,7 +103,7 @@ fn slow_paths(pane: &mut Pane<'_>, app: &App, latest: &Snapshot) {
         Basis::PerSecond => rate(change.map(|change| of(&change) as f64 / seconds)),
         _ => change.map_or("-".into(), |change| count(of(&change))),
     };
-    pane.heading(0, 0, width, "SLOW PATHS ", app.basis.label());
+    pane.heading(0, 0, width, "SLOW PATHS", app.basis.label());
     let series = |of: fn(&Point) -> f64| timeline.series(app.scope).map(of).collect::<Vec<f64>>();
     let spark_at = 23;
     let spark_width = width.saturating_sub(spark_at);
@@ -130,7 +132,7 @@ fn slow_paths(pane: &mut Pane<'_>, app: &App, latest: &Snapshot) {
         }
     }
     let note = if app.basis == Basis::PerSecond { "last 10 s" } else { app.basis.label() };
-    pane.heading(0, 7, width, "LOCKS ", note);
+    pane.heading(0, 7, width, "LOCKS", note);
     let time = |value: Option<u64>| value.map_or("-".into(), ns);
     for (y, name, value) in [
         (8, "wait p99", time(recent.wait.percentile(99.0))),
@@ -146,7 +148,7 @@ fn slow_paths(pane: &mut Pane<'_>, app: &App, latest: &Snapshot) {
     }
     let stalls = all.hold.stalls.saturating_add(all.wait.stalls);
     if stalls > 0 {
-        pane.put(spark_at, 9, &format!("{} stalls", count(stalls)), theme::WATCH);
+        pane.put(spark_at, 9, &format!("stalls {}", count(stalls)), theme::WATCH);
     }
 }
 
@@ -154,7 +156,7 @@ fn charts(pane: &mut Pane<'_>, app: &App, sum: &Sum) {
     let width = pane.width();
     let points: Vec<Point> = app.timeline().series(app.scope).copied().collect();
     let span = age(std::time::Duration::from_secs_f64(points.len() as f64 * app.options.interval.as_secs_f64()));
-    pane.heading(0, 0, width, "LIVE BYTES ", &format!("last {span}"));
+    pane.heading(0, 0, width, "LIVE BYTES", &format!("last {span}"));
     let live: Vec<f64> = points.iter().map(|point| point.live as f64).collect();
     pane.chart(0, 1, width.saturating_sub(11), 5, &live, theme::LIVE);
     let most = live.iter().copied().fold(0.0, f64::max);
@@ -206,30 +208,27 @@ fn facts(pane: &mut Pane<'_>, app: &App, latest: &Snapshot, sum: &Sum) {
         let got = super::arenas::tier(first);
         let pin = super::arenas::pin(first);
         let others = figures().count() - 1;
-        let more = if others > 0 { format!("   and {others} arenas more") } else { String::new() };
+        let more = if others > 0 { format!("   +{others} arenas") } else { String::new() };
         pane.line(
             0,
             0,
             &[("tier    ", theme::DIM), (&got.0, got.1), ("   pin ", theme::DIM), (&pin.0, pin.1), (&more, theme::DIM)],
         );
     }
-    let grown = format!("{} ×", count(total(|f| f.grows)));
-    let shrunk = format!("{} ×", count(total(|f| f.shrinks)));
+    let (committed, reserved, given_back) = (bytes(sum.committed), bytes(sum.reserved), bytes(sum.free_clean));
+    let times = format!("grown {} ×, shrunk {} ×", count(total(|f| f.grows)), count(total(|f| f.shrinks)));
     pane.line(
         0,
         1,
         &[
             ("growth  ", theme::DIM),
-            (&bytes(sum.committed), theme::PLAIN),
-            (" committed of ", theme::DIM),
-            (&bytes(sum.reserved), theme::PLAIN),
+            (&committed, theme::PLAIN),
+            (" of ", theme::DIM),
+            (&reserved, theme::PLAIN),
             (", ", theme::DIM),
-            (&bytes(sum.free_clean), theme::GOOD),
-            (" given back", theme::DIM),
-            ("   grown ", theme::DIM),
-            (&grown, theme::PLAIN),
-            ("  shrunk ", theme::DIM),
-            (&shrunk, theme::PLAIN),
+            (&given_back, theme::GOOD),
+            (" given back   ", theme::DIM),
+            (&times, theme::DIM),
         ],
     );
     let list = |of: fn(&crate::model::Figures) -> &Vec<u64>| {
@@ -239,12 +238,12 @@ fn facts(pane: &mut Pane<'_>, app: &App, latest: &Snapshot, sum: &Sum) {
     let torn: u64 = arenas().map(|arena| u64::from(arena.torn)).sum();
     let mut x = pane.put(0, 2, "health  ", theme::DIM);
     for (name, number, bad) in [
-        ("corruptions", list(|f| &f.corruptions), theme::ALERT),
+        ("corruption", list(|f| &f.corruptions), theme::ALERT),
         ("failed allocations", list(|f| &f.allocs_failed), theme::ALERT),
         ("growth blocked", blocked, theme::WATCH),
         ("torn", torn, theme::WATCH),
     ] {
         let style = if number == 0 { theme::GOOD } else { bad };
-        x = pane.line(x, 2, &[(&count(number), style), (" ", theme::DIM), (name, theme::DIM), ("   ", theme::DIM)]);
+        x = pane.line(x, 2, &[(name, theme::DIM), (" ", theme::DIM), (&count(number), style), ("   ", theme::DIM)]);
     }
 }

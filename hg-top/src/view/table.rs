@@ -139,6 +139,12 @@ impl TableState {
         self.selected = Some(self.ids[to].clone());
     }
 
+    /// Which rows are on the screen, if not all of them are: `rows 1–17 of 51`.
+    pub fn part(&self) -> Option<String> {
+        let (rows, last) = (self.ids.len(), (self.first + self.page).min(self.ids.len()));
+        (rows > self.page).then(|| format!("rows {}–{last} of {rows}", self.first + 1))
+    }
+
     fn position(&self) -> Option<usize> {
         self.ids.iter().position(|id| Some(id) == self.selected.as_ref())
     }
@@ -213,7 +219,7 @@ pub fn draw(pane: &mut Pane<'_>, columns: &[Column], rows: &[Row], state: &mut T
     }
     let selected = state.position();
     if let Some(at) = selected {
-        state.first = state.first.clamp((at + 1).saturating_sub(page), at);
+        state.first = state.first.clamp((at + 1).saturating_sub(page.max(1)), at);
     }
     state.first = state.first.min(rows.len().saturating_sub(page));
     for (line, row) in rows.iter().skip(state.first).take(page).enumerate() {
@@ -227,13 +233,6 @@ pub fn draw(pane: &mut Pane<'_>, columns: &[Column], rows: &[Row], state: &mut T
             let Some(cell) = row.cells.get(i) else { continue };
             let style = if chosen { theme::SELECTED } else { cell.style };
             put_aligned(pane, x, y, width, &cell.text, columns[i].right, style);
-        }
-    }
-    if rows.len() > page {
-        let more = format!(" {}–{} of {} ", state.first + 1, (state.first + page).min(rows.len()), rows.len());
-        let right = pane.width();
-        if page > 2 {
-            pane.right(right, page as u16, &more, theme::DIM);
         }
     }
 }

@@ -166,7 +166,7 @@ fn lock(
     let wait = histogram(block, offset_of!(LockStats, wait));
     let id = LockId(block.u32(offset_of!(LockStats, lock)));
     (hold.count > 0 || wait.count > 0)
-        .then(|| ((id, reason), Lock { total: Some(HoldWait { hold, wait }), traced: None, torn: false }))
+        .then_some(((id, reason), Lock { total: Some(HoldWait { hold, wait }), traced: None, torn: false }))
 }
 
 fn histogram(block: Block<'_>, start: usize) -> Histogram {

@@ -1,0 +1,147 @@
+//! The built binary: exit codes, messages, and the JSON contract.
+
+use serde_json::Value;
+
+mod common;
+use common::{FakePage, hg_top, stderr};
+
+#[test]
+fn nothing_to_attach_is_3_and_says_what_to_do() {
+    let gone = hg_top(&["--pid", "999999999"]);
+    assert_eq!((gone.status.code(), stderr(&gone)), (Some(3), "hg-top: no process 999999999\n".into()));
+    // Our own process does not run on hg.
+    let other = hg_top(&["--pid", &std::process::id().to_string()]);
+    assert_eq!(other.status.code(), Some(3), "{}", stderr(&other));
+    assert!(stderr(&other).contains("does not run on hg") && stderr(&other).contains("LD_PRELOAD=libhg_preload.so"));
+    let none = hg_top(&["--pid"]);
+    assert_eq!(none.status.code(), Some(3));
+    assert!(stderr(&none).contains("pidof prints nothing"), "{}", stderr(&none));
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for bad in [&["--nonsense"][..], &["--pid", "x"], &["-i", "0"], &["-O", "xml"], &["-n", "0"], &["nonsense"]] {
+        let output = hg_top(bad);
+        assert_eq!(output.status.code(), Some(2), "{bad:?}: {}", stderr(&output));
+        assert!(!output.stderr.is_empty());
+    }
+    let help = hg_top(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&help.stdout).contains("Exit codes:"));
+}
+
+#[test]
+fn several_pids_as_words_and_commas_and_one_that_is_gone() {
+    let (one, two) = (FakePage::start("honest"), FakePage::start("honest"));
+    let pids = format!("{},{}", one.pid(), two.pid());
+    let output = hg_top(&["--pid", &pids, "999999999", "--no-ebpf", "-i", "0.1", "-O", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no process 999999999"), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["processes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn the_json_contract() {
+    let target = FakePage::start("honest");
+    let output = hg_top(&["--pid", &target.pid(), "--no-ebpf", "-i", "0.1", "--once", "-O", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["version"], 1);
+    assert!(document["time"].as_f64().unwrap() > 1.7e9);
+    assert_eq!(document["sources"]["stats_page"]["on"], true);
+    assert_eq!(document["sources"]["ebpf"]["on"], false);
+    assert!(document["sources"]["ebpf"]["reason"].is_string());
+    for list in ["events", "alerts"] {
+        assert_eq!(document[list], Value::Array(Vec::new()), "{list}");
+    }
+    assert_eq!(document["lost_events"], 0);
+    let process = &document["processes"][0];
+    assert_eq!(process["pid"].to_string(), target.pid());
+    assert!(process["exe"].as_str().unwrap().ends_with("/fake_page"));
+    assert_eq!(process["role"], "fake_page honest");
+    assert_eq!(process["sources"], serde_json::json!(["stats-page"]));
+    let arena = &process["arenas"][0];
+    for (field, value) in [
+        ("name", Value::from("fake")),
+        ("kind", "private".into()),
+        ("tier", "4K".into()),
+        ("tier_wanted", "THP".into()),
+        ("pinned_bytes", 0.into()),
+        ("committed_bytes", (64 << 20).into()),
+        ("reserved_bytes", (1 << 30).into()),
+        // 200 reused + 120 carved - 100 flushed - 4 drained - 16 in front caches = 200 cells of each class are live.
+        ("live_bytes", (200 * (16 + 64 + 4096) + (8 << 20)).into()),
+        // 16 in front caches and 20 in the transfer cache.
+        ("cached_bytes", (36 * (16 + 64 + 4096)).into()),
+    ] {
+        assert_eq!(arena[field], value, "{field}");
+    }
+    let class = &arena["classes"][1];
+    for (field, value) in
+        [("size", 64), ("live", 200), ("cached", 36), ("carved", 120), ("reused", 200), ("refills", 10), ("flushes", 3)]
+    {
+        assert_eq!(class[field], value, "{field}");
+    }
+    let lock = arena["locks"].as_array().unwrap().iter().find(|lock| lock["lock"] == "class 64").unwrap();
+    assert_eq!((&lock["reason"], &lock["hold"]["count"]), (&"refill".into(), &100.into()));
+    assert_eq!((&lock["hold"]["max_ns"], &lock["wait"]["p99_ns"]), (&5000.into(), &0.into()));
+    assert!((256..512).contains(&lock["hold"]["p50_ns"].as_u64().unwrap()));
+    assert_eq!(lock["hold"]["buckets"].as_array().unwrap().len(), 32);
+}
+
+#[test]
+fn several_samples_are_one_document_a_line() {
+    let target = FakePage::start("honest");
+    let output = hg_top(&["--pid", &target.pid(), "--no-ebpf", "-i", "0.1", "-n", "3", "-O", "json"]);
+    let lines: Vec<Value> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[2]["time"].as_f64() > lines[0]["time"].as_f64());
+}
+
+#[test]
+fn text_when_stdout_is_no_terminal() {
+    let target = FakePage::start("honest");
+    let output = hg_top(&["--pid", &target.pid(), "--no-ebpf", "-i", "0.1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["MEMORY", "RSS + hugetlb", "4K", "REFILL/s", "class 64", "grid"] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    assert!(!text.contains('\x1b'));
+}
+
+#[test]
+fn the_list_of_processes() {
+    let target = FakePage::start("honest");
+    let output = hg_top(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(&target.pid()));
+    assert!(line.is_some_and(|line| line.contains("fake_page honest")), "{text}");
+}
+
+#[test]
+fn a_pipe_that_closes_is_no_error() {
+    let target = FakePage::start("honest");
+    let shell =
+        format!("{} --pid {} --no-ebpf -i 0.1 -n 3 | head -1; echo ${{PIPESTATUS[0]}}", common::HG_TOP, target.pid());
+    let output = std::process::Command::new("bash").args(["-c", &shell]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.ends_with("\n0\n"), "{text} {}", stderr(&output));
+}
+
+#[test]
+fn the_demo_runs_and_reports() {
+    let output = hg_top(&["demo", "--once", "-O", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let arena = &document["processes"][0]["arenas"][0];
+    assert!(arena["live_bytes"].as_u64().unwrap() > 1 << 20);
+    let refills = arena["classes"].as_array().unwrap().iter().map(|class| class["refills"].as_u64().unwrap());
+    assert!(refills.sum::<u64>() > 100);
+    assert!(arena["locks"].as_array().unwrap().len() > 10);
+    let pid = document["processes"][0]["pid"].as_u64().unwrap();
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the workload outlived the demo");
+}

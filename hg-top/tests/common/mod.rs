@@ -1,0 +1,69 @@
+//! What several test files need: the built binary, targets, and a model to draw.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+pub(crate) mod model;
+
+/// The built hg-top.
+pub(crate) const HG_TOP: &str = env!("CARGO_BIN_EXE_hg-top");
+
+/// Runs hg-top with these arguments and no terminal.
+pub(crate) fn hg_top(arguments: &[&str]) -> Output {
+    Command::new(HG_TOP).args(arguments).stdin(Stdio::null()).output().expect("hg-top starts")
+}
+
+/// Its stderr as text.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A running `fake_page`; ended when dropped.
+pub(crate) struct FakePage(Child);
+
+impl FakePage {
+    /// Starts one that shows a page of the kind `how`.
+    pub(crate) fn start(how: &str) -> FakePage {
+        FakePage::start_as(&example(), how)
+    }
+
+    /// The same from another path.
+    pub(crate) fn start_as(program: &std::path::Path, how: &str) -> FakePage {
+        let mut child = Command::new(program)
+            .arg(how)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("fake_page starts; cargo builds examples along with tests");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n", "fake_page {how}");
+        FakePage(child)
+    }
+
+    /// Its pid, as an argument.
+    pub(crate) fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// Ends it now.
+    pub(crate) fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for FakePage {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The built example, which lies beside the binary.
+pub(crate) fn example() -> PathBuf {
+    let path = PathBuf::from(HG_TOP).with_file_name("examples").join("fake_page");
+    assert!(path.exists(), "{} is missing: cargo build -p hg-top --example fake_page builds it", path.display());
+    path
+}

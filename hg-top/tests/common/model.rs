@@ -1,0 +1,190 @@
+//! A made-up server, with figures like those of a real one, for tests of the screens.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hg_probes::words::{LockId, Reason, StallKind, Tier, TierReason};
+use hg_probes::{ProbeId, maps};
+use hg_top::app::App;
+use hg_top::cli::Cli;
+use hg_top::event::Event;
+use hg_top::model::{
+    Arena, Class, Counters, EbpfState, Figures, Histogram, HoldWait, Identity, KernelMemory, Lock, Process, Snapshot,
+};
+
+/// A second on the clock of the targets.
+const SECOND: u64 = 1_000_000_000;
+
+/// When the made-up server was looked at last, on the clock of the targets.
+pub(crate) const NOW: u64 = 90_012 * SECOND;
+
+/// The moment of a sample, for people: 09:41:00 UTC and later.
+fn time(sample: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_796_031_660 + sample)
+}
+
+fn histogram(count: u64, peak: usize, max_ns: u64, stalls: u64) -> Histogram {
+    let mut histogram = Histogram {
+        count,
+        sum_ns: count << peak,
+        max_ns,
+        max_at_ns: NOW - 2 * SECOND,
+        max_tid: 4250,
+        stalls,
+        ..Histogram::default()
+    };
+    histogram.buckets[peak] = count - count / 5 - count / 50;
+    histogram.buckets[peak + 1] = count / 5;
+    histogram.buckets[peak + 4] = count / 50;
+    histogram.buckets[hg_probes::page::bucket(max_ns)] += 1;
+    histogram
+}
+
+fn class(size: u32, sample: u64) -> (u32, Class) {
+    let weight = u64::from(4096 / size.max(16)) + 1;
+    let refills = weight * (900 + 13 * sample);
+    let counters = Counters {
+        refills,
+        reused: refills * 30,
+        carved: weight * (400 + 2 * sample),
+        flushes: refills / 2,
+        flushed: refills * 29,
+        drained: 0,
+    };
+    let live = counters.out().saturating_sub(64);
+    let cells = live + live / 6 + 64;
+    let class = Class {
+        total: Some(counters),
+        traced: Some(Counters { refills: weight * 13 * sample, ..Counters::default() }),
+        front_cells: Some(64),
+        transfer_cells: 32,
+        spans: cells * u64::from(size) / 32_768 + 1,
+        cells,
+        central_cells: cells - live,
+        span_bytes: cells * u64::from(size),
+        torn: false,
+    };
+    (size, class)
+}
+
+fn arena(sample: u64) -> Arena {
+    let sizes = [16, 32, 48, 64, 80, 96, 128, 192, 256, 320, 512, 768, 1024, 2048, 4096, 8192, 16_384, 65_536, 262_144];
+    let lock = |id, reason, count: u64, peak, hold_max, wait_max| {
+        let stalls = u64::from(hold_max > 1_000_000);
+        let hold = histogram(count + count / 50 * sample, peak, hold_max, stalls);
+        let wait = histogram(count + count / 50 * sample, 0, wait_max, 0);
+        ((id, reason), Lock { total: Some(HoldWait { hold, wait }), traced: None, torn: false })
+    };
+    let classes: BTreeMap<u32, Class> = sizes.into_iter().map(|size| class(size, sample)).collect();
+    let spans = classes.values().map(|class| class.span_bytes).sum::<u64>();
+    Arena {
+        name: "malloc".into(),
+        figures: Some(Figures {
+            shared: Some(false),
+            tier: Some(Tier::Thp),
+            tier_wanted: Some(Tier::Hugetlb),
+            tier_reason: Some(TierReason::PoolEmpty),
+            reserved: 64 << 30,
+            committed: spans + (120 << 20),
+            committed_peak: spans + (180 << 20),
+            free_dirty: 24 << 20,
+            free_clean: 40 << 20,
+            spans,
+            large: 56 << 20,
+            large_count: 7,
+            large_allocs: 1234,
+            large_frees: 1227,
+            metadata: 6 << 20,
+            grows: 31,
+            shrinks: 4,
+            corruptions: vec![0; 8],
+            allocs_failed: vec![0; 16],
+            grows_refused: vec![0, 0, 0, 0, 0, 0, 2, 0],
+            page_bytes: 2 << 20,
+            slice_bytes: 32 << 10,
+            stall_us: 1000,
+            fronts: (8, 12),
+            by_mm_cid: true,
+            created_at: NOW - 11_520 * SECOND,
+            ..Figures::default()
+        }),
+        classes,
+        locks: BTreeMap::from([
+            lock(LockId::class(64), Reason::Refill, 130_000, 8, 4_200_000, 210_000),
+            lock(LockId::class(64), Reason::Flush, 120_000, 8, 61_000, 90_000),
+            lock(LockId::class(1024), Reason::Refill, 9_100, 9, 33_000, 1_400),
+            lock(LockId::GRID, Reason::Grow, 31, 11, 44_000, 900),
+            lock(LockId::GRID, Reason::Large, 2_461, 10, 120_000, 1_200_000),
+        ]),
+        torn: 0,
+    }
+}
+
+fn process(pid: u32, comm: &str, role: &str, sample: u64) -> Process {
+    let arena = arena(sample);
+    let rss = arena.figures.as_ref().map_or(0, |f| f.spans + f.large + f.free_dirty + f.metadata) + (33 << 20);
+    Process {
+        identity: Identity {
+            pid,
+            start_ticks: 77,
+            exe: format!("/usr/bin/{comm}"),
+            comm: comm.into(),
+            role: role.into(),
+            started: time(0) - Duration::from_secs(11_520),
+        },
+        read_at: NOW - (12 - sample) * SECOND - SECOND / 5,
+        memory: Some(KernelMemory { rss, hugetlb: 0, rss_file: 9 << 20, rss_shmem: 0, threads: 5 }),
+        arenas: BTreeMap::from([(1, arena)]),
+        threads: BTreeMap::from([(4250, "io-2".into())]),
+        traced: true,
+        page_error: None,
+        exited: None,
+    }
+}
+
+/// Options as from the command line.
+pub(crate) fn app(arguments: &[&str]) -> App {
+    let arguments = std::iter::once("hg-top").chain(arguments.iter().copied());
+    App::new(<Cli as clap::Parser>::parse_from(arguments).options)
+}
+
+/// A server with two processes, watched for twelve seconds, with a lock stall and a corruption.
+pub(crate) fn server(arguments: &[&str]) -> App {
+    let mut app = app(arguments);
+    for sample in 0..=12 {
+        let processes = [
+            process(4242, "redis-server", "redis-server *:6379", sample),
+            process(4300, "redis-server", "redis-server *:6380", sample),
+        ];
+        let snapshot = Snapshot {
+            at: NOW - (12 - sample) * SECOND,
+            time: time(sample),
+            processes: processes.into_iter().map(|process| (process.identity.pid, process)).collect(),
+            ebpf: EbpfState::On { attached: 18, found: 18 },
+            lost: [0; 5],
+        };
+        app.sample(Arc::new(snapshot), Vec::new(), Vec::new());
+    }
+    let event = |probe: ProbeId, tid, args, ago: u64, stack: &[&str]| {
+        let raw = maps::Event { ns: NOW - ago * SECOND, probe: probe as u32, tgid: 4242, tid, stack: 17, args };
+        let stack = stack.iter().map(|frame| (*frame).to_owned()).collect();
+        Event::decode(&raw, time(12) - Duration::from_secs(ago), stack).expect("a known probe")
+    };
+    app.log.extend([
+        event(ProbeId::Grow, 4242, [1, 400 << 20, 416 << 20, 3, 0, 81_000], 11, &[]),
+        event(ProbeId::Shrink, 4251, [1, 416 << 20, 412 << 20, 3, 40_000, 0], 7, &[]),
+    ]);
+    app.events(vec![
+        event(ProbeId::Corruption, 4242, [1, 0, 0x7f85_2dbb_8000, 64, 1, 0], 4, &["libhg_preload.so+0x1f2a0"]),
+        event(
+            ProbeId::LockStall,
+            4250,
+            [1, 64, Reason::Refill as u64, 4_200_000, StallKind::Hold as u64, 4250],
+            2,
+            &["libhg_preload.so+0x1f2d0", "redis-server+0x4c11a"],
+        ),
+    ]);
+    app.now = time(12);
+    app
+}
