@@ -155,7 +155,7 @@ fn draw_detail(pane: &mut Pane<'_>, app: &App, chosen: Option<&str>) {
         ("spans", free_cells, '█', theme::LIVE),
         ("large", f.large, '▓', theme::LIVE),
         ("dirty", f.free_dirty, '▒', theme::SPARE),
-        ("given back", f.free_clean, '░', theme::GOOD),
+        ("empty", f.free_clean, '░', theme::GOOD),
     ];
     pane.line(
         1,

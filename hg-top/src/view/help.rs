@@ -29,6 +29,7 @@ fn about(view: View) -> &'static [&'static str] {
         ],
         View::Arenas => &[
             "WANTED→GOT: what was to back the arena, and what does by the kernel's own counters.",
+            "empty: committed, but never touched or given back, so it holds no memory.",
             "COMMITTED: what user memory may occupy now, of RESERVED, the cap. TABLES: hg's own, outside both.",
         ],
         View::Processes => {

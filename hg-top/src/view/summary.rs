@@ -215,7 +215,7 @@ fn facts(pane: &mut Pane<'_>, app: &App, latest: &Snapshot, sum: &Sum) {
             &[("tier    ", theme::DIM), (&got.0, got.1), ("   pin ", theme::DIM), (&pin.0, pin.1), (&more, theme::DIM)],
         );
     }
-    let (committed, reserved, given_back) = (bytes(sum.committed), bytes(sum.reserved), bytes(sum.free_clean));
+    let (committed, reserved, empty) = (bytes(sum.committed), bytes(sum.reserved), bytes(sum.free_clean));
     let times = format!("grown {} ×, shrunk {} ×", count(total(|f| f.grows)), count(total(|f| f.shrinks)));
     pane.line(
         0,
@@ -226,8 +226,8 @@ fn facts(pane: &mut Pane<'_>, app: &App, latest: &Snapshot, sum: &Sum) {
             (" of ", theme::DIM),
             (&reserved, theme::PLAIN),
             (", ", theme::DIM),
-            (&given_back, theme::GOOD),
-            (" given back   ", theme::DIM),
+            (&empty, theme::GOOD),
+            (" of it empty   ", theme::DIM),
             (&times, theme::DIM),
         ],
     );
