@@ -15,6 +15,7 @@ use crate::grid::tables::Tables;
 use crate::grid::{SLACK, SharedGrid};
 use crate::lock::Lock;
 use crate::safety::deferred::Deferred;
+use crate::sample::Sampler;
 use crate::size_class::{self, CLASSES, COUNT};
 use crate::stats;
 use crate::sys::{Errno, KeepErrno, clock, env, futex, memory, rseq, thread};
@@ -54,10 +55,11 @@ pub(crate) struct Arena {
     pub(crate) pools: [Lock<Pool>; COUNT],
     pub(crate) grid: SharedGrid,
     pub(crate) deferred: Deferred,
+    pub(crate) sampler: Sampler,
     page: AtomicPtr<StatsPage>,
     settings: UnsafeCell<Settings>,
     phase: AtomicU32,
-    number: u32,
+    pub(crate) number: u32,
     name: &'static str,
 }
 
@@ -93,6 +95,7 @@ impl Arena {
             pools: [const { Lock::new(Pool { transfer: Transfer::new(), central: Central::new() }) }; COUNT],
             grid: SharedGrid::new(),
             deferred: Deferred::new(),
+            sampler: Sampler::new(),
             page: AtomicPtr::new(core::ptr::null_mut()),
             settings: UnsafeCell::new(Settings {
                 tables: Tables::new(),
@@ -143,6 +146,7 @@ impl Arena {
         let config = Config::read();
         let area = rseq::choose(config.rseq);
         let ids = if area.registered { env::possible_cpus() } else { 0 };
+        self.sampler.start(config.sample_bytes);
         let tables = reserve_tables(config.cap_bytes)?;
         self.fronts.start(ids)?;
         let page_address = memory::map_named(page::NAME, size_of::<StatsPage>())?;

@@ -3,8 +3,8 @@
 //! | state | who has the cell | who changes it |
 //! |---|---|---|
 //! | [`CENTRAL`] | its span: free, in the span's bitmap, or never used | to CACHED under the class lock (refill) |
-//! | [`CACHED`] | a front cache, the transfer cache, or in flight | to LIVE by malloc; to CENTRAL under the class lock |
-//! | [`LIVE`] | the program | to CACHED by free |
+//! | [`CACHED`] | a front cache, the transfer cache, or in flight | to LIVE or SAMPLED by malloc; to CENTRAL under the class lock |
+//! | [`LIVE`], [`SAMPLED`] | the program | to CACHED by free |
 //!
 //! The check of a free is a plain load and store (private arenas): two frees of one cell at the very same instant on two
 //! CPUs may both pass, at a rate of 1 to 8% of such races. Ordered double frees are caught always.
@@ -17,6 +17,8 @@ pub(crate) const CENTRAL: u8 = 0;
 pub(crate) const CACHED: u8 = 1;
 /// Handed out.
 pub(crate) const LIVE: u8 = 2;
+/// Handed out, and sampled: the fast path of free does not know it, so that its free is seen.
+pub(crate) const SAMPLED: u8 = 3;
 
 /// A cell on its way: its address, and the address of its state byte, so that malloc computes nothing.
 #[repr(C)]

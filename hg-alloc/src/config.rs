@@ -7,6 +7,7 @@
 //! | `HG_PIN` | `0`, `1` | `0` |
 //! | `HG_RSEQ` | `0`, `1` | `1` |
 //! | `HG_LOCK_STALL_US` | 1 to 10 000 000 | 1000 |
+//! | `HG_SAMPLE_BYTES` | mean bytes between two samples, 4k to 1t | 512k |
 //!
 //! A value that does not parse gets one line on stderr, and the default.
 
@@ -24,6 +25,7 @@ pub(crate) struct Config {
     pub(crate) backing: Backing,
     pub(crate) rseq: bool,
     pub(crate) stall_us: u32,
+    pub(crate) sample_bytes: usize,
 }
 
 impl Config {
@@ -32,6 +34,7 @@ impl Config {
         let default_cap = env::ram_bytes().saturating_mul(4).next_power_of_two().clamp(64 * GIB, 1024 * GIB);
         let cap = |text: &str| size(text).filter(|bytes| (LEAST_CAP..=GREATEST_CAP).contains(bytes));
         let stall = |text: &str| text.parse().ok().filter(|us| (1..=10_000_000).contains(us));
+        let sample = |text: &str| size(text).filter(|bytes| (4096..=1024 * GIB).contains(bytes));
         Config {
             cap_bytes: value("HG_CAP", cap, "a size from 16m to 64t").unwrap_or(default_cap),
             backing: Backing {
@@ -39,6 +42,7 @@ impl Config {
                 pin: value("HG_PIN", flag, "0 or 1").unwrap_or(false),
             },
             rseq: value("HG_RSEQ", flag, "0 or 1").unwrap_or(true),
+            sample_bytes: value("HG_SAMPLE_BYTES", sample, "a size from 4k to 1t").unwrap_or(512 << 10),
             stall_us: value("HG_LOCK_STALL_US", stall, "microseconds from 1 to 10000000").unwrap_or(1000),
         }
     }

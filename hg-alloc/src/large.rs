@@ -35,6 +35,7 @@ impl Arena {
                 let arena = self.grid.lock.arena();
                 let ns = clock::now_ns().saturating_sub(start);
                 emit::large_alloc(|| args::large_alloc { arena, address, bytes: size, ns });
+                self.sampler.take_large(arena, address, size);
                 (address as *mut u8, zero)
             }
             Err(cause) => {
@@ -102,6 +103,7 @@ impl Arena {
         drop(grid);
         let arena = self.grid.lock.arena();
         let bytes = (slices as usize) << SLICE_SHIFT;
+        self.sampler.give(arena, address);
         emit::large_free(|| args::large_free { arena, address, bytes, ns: clock::now_ns().saturating_sub(start) });
         self.shrink_above_slack();
     }

@@ -25,6 +25,7 @@ mod lock;
 pub mod raw;
 mod resize;
 mod safety;
+mod sample;
 mod size_class;
 mod small;
 mod stats;

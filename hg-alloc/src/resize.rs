@@ -50,7 +50,7 @@ impl Arena {
     /// Bytes that may be used at a live address; `None`, refused and counted, for any other.
     pub(crate) fn usable_size(&'static self, address: usize) -> Option<usize> {
         match self.look_up(address) {
-            Ok(Object::Cell { class }) => CLASSES.get(class).map(|shape| shape.size as usize),
+            Ok(Object::Cell { class, .. }) => CLASSES.get(class).map(|shape| shape.size as usize),
             Ok(Object::Large) => {
                 let bytes = self.large_bytes(address);
                 if bytes.is_none() {

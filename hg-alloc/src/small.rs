@@ -4,7 +4,7 @@
 //! slow path: the class's lock, and a batch of cells into or out of the front cache of the current CPU.
 
 use crate::arena::Arena;
-use crate::cell::{CACHED, Entry, LIVE};
+use crate::cell::{CACHED, Entry, LIVE, SAMPLED};
 use crate::front::slot::Slot;
 use crate::front::{OFFSETS, rseq};
 use crate::grid::tables::Descriptor;
@@ -116,9 +116,9 @@ impl Arena {
             return self.malloc_large(size, 1, &mut errno).0;
         }
         match self.take_cell(size, popped) {
-            Ok(entry) => {
+            Ok((entry, sampled)) => {
                 // SAFETY: S4, the entry came from a front cache or from its span.
-                unsafe { entry.state() }.store(LIVE, Relaxed);
+                unsafe { entry.state() }.store(if sampled { SAMPLED } else { LIVE }, Relaxed);
                 entry.cell as *mut u8
             }
             Err(cause) => {
@@ -129,22 +129,33 @@ impl Arena {
         }
     }
 
-    /// A cell, still CACHED, from the front cache or by a refill.
-    fn take_cell(&'static self, size: usize, popped: Entry) -> Result<Entry, Cause> {
+    /// A cell, still CACHED, from the front cache or by a refill; and whether it is a sample.
+    fn take_cell(&'static self, size: usize, popped: Entry) -> Result<(Entry, bool), Cause> {
         if self.page().is_none() && !self.ensure_started() {
             return Err(Cause::NoReservation);
         }
         let class = class_of(size);
         self.refuse_doubled(popped, class);
         let front = Front::current(self);
+        let due = front.count_down(class, || self.sampler.countdown(class_size(class) as usize));
+        let entry = self.pop_cached(&front, class).map_or_else(|| self.refill(class, front), Ok)?;
+        let sampled = due && {
+            let weight = self.sampler.weight(class_size(class) as usize);
+            self.sampler.take(self.number, entry.cell, size, weight)
+        };
+        Ok((entry, sampled))
+    }
+
+    /// The topmost cell of the front cache that is what it says; others are refused.
+    fn pop_cached(&'static self, front: &Front, class: usize) -> Option<Entry> {
         while let Some(entry) = front.pop(class) {
             // SAFETY: S4, the entry stood in a front cache.
             if unsafe { entry.state() }.load(Relaxed) == CACHED {
-                return Ok(entry);
+                return Some(entry);
             }
             self.refuse_doubled(entry, class);
         }
-        self.refill(class, front)
+        None
     }
 
     #[cold]
@@ -330,10 +341,18 @@ impl Arena {
         }
         match self.look_up(address) {
             Ok(Object::Large) => self.free_large(address),
+            Ok(Object::Cell { sampled: Some(entry), .. }) => self.free_sampled(entry),
             // Became live between the check and now: the race of two frees that private arenas allow.
             Ok(Object::Cell { class, .. }) => self.refuse(CorruptionKind::DoubleFree, address, class_size(class), 0),
             Err(bad) => self.refuse(bad.kind, address, bad.class, bad.detail),
         }
+    }
+
+    fn free_sampled(&'static self, entry: Entry) {
+        self.sampler.give(self.number, entry.cell);
+        // SAFETY: S4, the entry is a cell of a span.
+        unsafe { entry.state() }.store(CACHED, Relaxed);
+        self.flush(entry);
     }
 
     /// Counts and tells a bad call.
@@ -369,7 +388,8 @@ impl Arena {
         };
         // SAFETY: S4, the address is the start of a cell in a span.
         match unsafe { entry.state() }.load(Relaxed) {
-            LIVE => Ok(Object::Cell { class }),
+            LIVE => Ok(Object::Cell { class, sampled: None }),
+            SAMPLED => Ok(Object::Cell { class, sampled: Some(entry) }),
             state => bad(CorruptionKind::DoubleFree, class_size(class), u64::from(state)),
         }
     }
@@ -389,8 +409,8 @@ impl Descriptor {
 
 /// What lives at an address.
 pub(crate) enum Object {
-    /// A live cell starts there.
-    Cell { class: usize },
+    /// A live cell starts there; `sampled` is the cell if it is a sample.
+    Cell { class: usize, sampled: Option<Entry> },
     /// If anything, a large object; the grid knows.
     Large,
 }
@@ -431,6 +451,29 @@ impl<'a> Front<'a> {
         }
     }
 
+    /// Counts an allocation of a class that came here; sets the countdown anew where it is over. Returns whether the
+    /// allocation ends one, which that of an array never used does not.
+    fn count_down(&self, class: usize, next: impl FnOnce() -> u16) -> bool {
+        let (arena, block) = match self {
+            Front::Rseq { arena, block } => (arena, *block),
+            Front::Slot { slot, .. } => return slot.as_ref().is_some_and(|slot| slot.count_down(class, next)),
+        };
+        let head = arena.fronts.head(block, class);
+        let Some(array) = OFFSETS.get(class) else { return false };
+        let (over, used) = (head.countdown_over(), head.is_open());
+        // What the array cannot serve counts here; what it can serve, the pop that follows counts.
+        let counted = if over { next() } else { head.countdown() };
+        let countdown = if head.is_empty() { counted.saturating_sub(1) } else { counted };
+        let (fronts, id, sequence) = (&arena.hot.fronts, &arena.hot.id, &arena.hot.sequence);
+        let armed = (0..RESTARTS).any(|_| {
+            // SAFETY: S5, slow paths run in a started arena.
+            unsafe {
+                rseq::arm(fronts.load(Relaxed) + *array as usize, id.load(Relaxed), sequence.load(Relaxed), countdown)
+            }
+        });
+        armed && over && used
+    }
+
     /// Takes the topmost entry of a class, unless the array is empty or 16 attempts were interrupted.
     fn pop(&self, class: usize) -> Option<Entry> {
         let (arena, block) = match self {
@@ -444,8 +487,7 @@ impl<'a> Front<'a> {
             if entry.cell != 0 {
                 return Some(entry);
             }
-            let head = arena.fronts.head(block, class);
-            if head.top.load(Relaxed) <= head.floor.load(Relaxed) {
+            if arena.fronts.head(block, class).is_empty() {
                 break;
             }
         }
@@ -464,8 +506,7 @@ impl<'a> Front<'a> {
             if unsafe { arena.push(*array as usize, entry) } {
                 return true;
             }
-            let head = arena.fronts.head(block, class);
-            if head.top.load(Relaxed) >= head.cap.load(Relaxed) {
+            if arena.fronts.head(block, class).is_full() {
                 break;
             }
         }

@@ -129,11 +129,29 @@ macro_rules! catalogue {
 
         $(#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))] site!($name $($arg)*);)*
 
+        /// Whether a tracer listens, for work that a probe needs ahead of its firing.
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        pub mod listening {
+            use core::sync::atomic::{AtomicU16, Ordering};
+
+            $(
+            #[doc = concat!("Whether a tracer listens to `", stringify!($name), "`.")]
+            #[inline(always)]
+            pub fn $name() -> bool {
+                unsafe extern "C" {
+                    // One word of `.probes`; the kernel writes it through the file's mapping.
+                    #[link_name = concat!("hg_semaphore_", stringify!($name))]
+                    safe static SEMAPHORE: AtomicU16;
+                }
+                SEMAPHORE.load(Ordering::Relaxed) != 0
+            }
+            )*
+        }
+
         /// The functions that fire the probes.
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         pub mod emit {
-            use super::{Word, args};
-            use core::sync::atomic::{AtomicU16, Ordering};
+            use super::{Word, args, listening};
 
             $(
             $(#[doc = $doc])+
@@ -142,13 +160,10 @@ macro_rules! catalogue {
             #[inline(always)]
             pub fn $name(arguments: impl FnOnce() -> args::$name) {
                 unsafe extern "C" {
-                    // One word of the site's section; the kernel writes it through the file's mapping.
-                    #[link_name = concat!("hg_semaphore_", stringify!($name))]
-                    safe static SEMAPHORE: AtomicU16;
                     #[link_name = concat!("hg_probe_", stringify!($name))]
                     safe fn site($($arg: u64),*);
                 }
-                if SEMAPHORE.load(Ordering::Relaxed) != 0 {
+                if listening::$name() {
                     #[cold]
                     #[inline(never)]
                     fn fire(arguments: args::$name) {

@@ -17,6 +17,6 @@ pub mod page;
 mod usdt;
 pub mod words;
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub use catalogue::emit;
 pub use catalogue::{PROBES, Probe, ProbeId};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub use catalogue::{emit, listening};

@@ -56,6 +56,9 @@ pub const CORRUPTION_KINDS: usize = 8;
 /// Places for causes of a refused growth or a failed allocation.
 pub const CAUSES: usize = 16;
 
+/// The part of an array's first word that says how many bytes of entries it holds.
+pub const FRONT_MASK: u32 = 0xffff;
+
 /// Feature bits of [`Header::features`].
 pub mod feature {
     /// Front caches are indexed by the kernel's concurrency id (else by CPU number).
@@ -189,8 +192,8 @@ pub struct ClassStats {
     pub seq: AtomicU32,
     /// Size of a cell, bytes; 0 marks an unused place.
     pub size: AtomicU32,
-    /// Where the class's array lies in each block of front caches, bytes. Its first word is twice 32 bits: the bytes
-    /// of entries in it, then see `entry_bytes`.
+    /// Where the class's array lies in each block of front caches, bytes. Its first 32-bit word holds the bytes of entries
+    /// in the array, under [`FRONT_MASK`].
     pub front_offset: AtomicU32,
     /// Bytes of an entry of that array.
     pub entry_bytes: AtomicU32,

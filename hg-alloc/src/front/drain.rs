@@ -78,13 +78,13 @@ impl Fronts {
 
     fn take_frozen(&self, block: usize, class: usize, give: Give) {
         let head = self.head(block, class);
-        let mut top = head.top.load(Acquire);
+        let mut top = head.top();
         while top >= super::ENTRY {
             // SAFETY: S5, the array is frozen: its entries below `top` are whole, and nobody else touches them.
             give(unsafe { *core::ptr::from_ref(head).byte_add(top as usize).cast::<Entry>() });
             top -= super::ENTRY;
         }
-        head.top.store(0, Relaxed);
+        head.word.store(0, Relaxed);
     }
 
     fn drain_slots(&self, classes: &impl Classes) {

@@ -20,6 +20,7 @@ pub(crate) mod slot;
 use crate::size_class::{CLASSES, COUNT};
 use crate::sys::{Errno, memory};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use hg_probes::page::FRONT_MASK;
 
 /// log2 of the distance of two blocks.
 pub(crate) const BLOCK_SHIFT: u32 = 18;
@@ -37,13 +38,49 @@ const INITIAL_BYTES: u32 = 32 << 10;
 /// What stands before the entries of an array.
 #[repr(C)]
 pub(crate) struct Head {
-    /// Bytes of entries in the array; also the distance of the topmost entry from the head.
-    pub(crate) top: AtomicU32,
+    /// Two things that one store has to change. Low half: bytes of entries in the array, which is also the distance of the
+    /// topmost entry from the head. High half: how many more pops until one goes to the slow path (see `sample.rs`).
+    word: AtomicU32,
     /// A pop needs more than this: 0, or MAX to stop pops.
     pub(crate) floor: AtomicU32,
     /// A push needs less than this: the capacity, bytes of entries.
     pub(crate) cap: AtomicU32,
     _pad: u32,
+}
+
+/// One step of a head's countdown.
+pub(crate) const COUNTDOWN_ONE: u32 = 1 << 16;
+
+impl Head {
+    /// Bytes of entries in the array.
+    pub(crate) fn top(&self) -> u32 {
+        self.word.load(Relaxed) & FRONT_MASK
+    }
+
+    /// Pops until one goes to the slow path.
+    pub(crate) fn countdown(&self) -> u16 {
+        (self.word.load(Relaxed) / COUNTDOWN_ONE) as u16
+    }
+
+    /// Whether the countdown is over.
+    pub(crate) fn countdown_over(&self) -> bool {
+        self.countdown() == 0
+    }
+
+    /// Whether the array was used since it was last zeros.
+    pub(crate) fn is_open(&self) -> bool {
+        self.cap.load(Relaxed) != 0
+    }
+
+    /// Whether a pop finds nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.top() <= self.floor.load(Relaxed)
+    }
+
+    /// Whether a push finds no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.top() >= self.cap.load(Relaxed)
+    }
 }
 
 /// First words of a block.

@@ -11,7 +11,7 @@
 //! No breakpoint, uprobe or USDT site may stand inside: the kernel would run that instruction out of line and drop the
 //! protection.
 
-use super::BLOCK_SHIFT;
+use super::{BLOCK_SHIFT, COUNTDOWN_ONE, ENTRY};
 use crate::cell::Entry;
 use core::arch::asm;
 
@@ -19,7 +19,7 @@ use core::arch::asm;
 static NOT_CACHED: u8 = crate::cell::CENTRAL;
 
 /// Takes the topmost entry of an array of the current CPU. Its `cell` is 0, and its state not CACHED, if the array is empty
-/// or stopped, if the sequence was interrupted, or if there are no restartable sequences here.
+/// or stopped, if its countdown is over, if the sequence was interrupted, or if there are no restartable sequences here.
 ///
 /// `array` is the class's array in block 0; `id` and `sequence` are those of [`Area`](crate::sys::rseq::Area).
 ///
@@ -38,21 +38,23 @@ pub(crate) unsafe fn pop(array: usize, id: isize, sequence: isize) -> Entry {
             "73:", "movsxd {head}, dword ptr fs:[{id}]",
             "shl {head}, {shift}",
             "add {head}, {array}",
-            "mov {cell:e}, dword ptr [{head}]",
+            "mov {word:e}, dword ptr [{head}]",
+            "movzx {cell:e}, {word:x}",
             "cmp {cell:e}, dword ptr [{head} + 4]",
             "jbe 75f",
-            "lea {top:e}, [{cell} - 16]",
+            "sub {word:e}, {step}",
+            "js 75f",
             "mov {state}, qword ptr [{head} + {cell} + 8]",
             "mov {cell}, qword ptr [{head} + {cell}]",
-            "mov dword ptr [{head}], {top:e}",
+            "mov dword ptr [{head}], {word:e}",
             "74:", "76:",
             // The signature before the abort label, dressed as an instruction for disassemblers.
             ".pushsection .text.rseq_abort, \"ax\"", ".byte 0x0f, 0xb9, 0x3d", ".long 0x53053053",
             "75:", "xor {cell:e}, {cell:e}", "lea {state}, [rip + {not_cached}]", "jmp 76b", ".popsection",
-            head = out(reg) _, top = out(reg) _,
+            head = out(reg) _, word = out(reg) _,
             cell = out(reg) cell, state = out(reg) state,
             array = in(reg) array, id = in(reg) id, sequence = in(reg) sequence,
-            shift = const BLOCK_SHIFT, not_cached = sym NOT_CACHED,
+            shift = const BLOCK_SHIFT, step = const COUNTDOWN_ONE + ENTRY, not_cached = sym NOT_CACHED,
             options(nostack),
         );
     }
@@ -66,7 +68,7 @@ pub(crate) unsafe fn pop(array: usize, id: isize, sequence: isize) -> Entry {
 /// As for [`pop`]; and S1: the entry's cell is CACHED and in no other place.
 #[inline(always)]
 pub(crate) unsafe fn push(array: usize, id: isize, sequence: isize, entry: Entry) -> bool {
-    let top: usize;
+    let word: u32;
     // SAFETY: as in `pop`.
     unsafe {
         asm!(
@@ -77,22 +79,58 @@ pub(crate) unsafe fn push(array: usize, id: isize, sequence: isize, entry: Entry
             "73:", "movsxd {head}, dword ptr fs:[{id}]",
             "shl {head}, {shift}",
             "add {head}, {array}",
-            "mov {top:e}, dword ptr [{head}]",
+            "mov {word:e}, dword ptr [{head}]",
+            "movzx {top:e}, {word:x}",
             "cmp {top:e}, dword ptr [{head} + 8]",
             "jae 75f",
             "mov qword ptr [{head} + {top} + 16], {cell}",
             "mov qword ptr [{head} + {top} + 24], {state}",
-            "add {top:e}, 16",
-            "mov dword ptr [{head}], {top:e}",
+            "add {word:e}, {entry}",
+            "mov dword ptr [{head}], {word:e}",
             "74:", "76:",
             ".pushsection .text.rseq_abort, \"ax\"", ".byte 0x0f, 0xb9, 0x3d", ".long 0x53053053",
-            "75:", "xor {top:e}, {top:e}", "jmp 76b", ".popsection",
-            head = out(reg) _, top = out(reg) top,
+            "75:", "xor {word:e}, {word:e}", "jmp 76b", ".popsection",
+            head = out(reg) _, top = out(reg) _, word = out(reg) word,
             array = in(reg) array, id = in(reg) id, sequence = in(reg) sequence,
             cell = in(reg) entry.cell, state = in(reg) entry.state,
+            shift = const BLOCK_SHIFT, entry = const ENTRY,
+            options(nostack),
+        );
+    }
+    word != 0
+}
+
+/// Sets the countdown of an array of the current CPU. False if the sequence was interrupted.
+///
+/// # Safety
+/// As for [`pop`].
+pub(crate) unsafe fn arm(array: usize, id: isize, sequence: isize, countdown: u16) -> bool {
+    let done: u32;
+    // SAFETY: as in `pop`.
+    unsafe {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\"", ".balign 32",
+            "77:", ".long 0, 0", ".quad 73f, 74f - 73f, 75f", ".popsection",
+            "mov {done:e}, 1",
+            "lea {head}, [rip + 77b]",
+            "mov qword ptr fs:[{sequence}], {head}",
+            "73:", "movsxd {head}, dword ptr fs:[{id}]",
+            "test {head:e}, {head:e}",
+            "js 75f",
+            "shl {head}, {shift}",
+            "add {head}, {array}",
+            "movzx {word:e}, word ptr [{head}]",
+            "or {word:e}, {countdown:e}",
+            "mov dword ptr [{head}], {word:e}",
+            "74:", "76:",
+            ".pushsection .text.rseq_abort, \"ax\"", ".byte 0x0f, 0xb9, 0x3d", ".long 0x53053053",
+            "75:", "xor {done:e}, {done:e}", "jmp 76b", ".popsection",
+            head = out(reg) _, word = out(reg) _, done = out(reg) done,
+            array = in(reg) array, id = in(reg) id, sequence = in(reg) sequence,
+            countdown = in(reg) u32::from(countdown) * COUNTDOWN_ONE,
             shift = const BLOCK_SHIFT,
             options(nostack),
         );
     }
-    top != 0
+    done != 0
 }

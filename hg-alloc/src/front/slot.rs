@@ -5,10 +5,11 @@
 //! the class instead. The lock holds its owner's thread id, so that a signal handler that interrupted the owner does so
 //! too.
 
-use super::{ENTRY, Fronts};
+use super::{COUNTDOWN_ONE, ENTRY, Fronts};
 use crate::cell::Entry;
 use crate::sys::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use hg_probes::page::FRONT_MASK;
 
 /// Number of slots, hence of blocks behind the per-CPU ones.
 pub(crate) const COUNT: usize = 4;
@@ -72,28 +73,37 @@ impl Slot<'_> {
     /// Takes the topmost entry of a class.
     pub(crate) fn pop(&self, class: usize) -> Option<Entry> {
         let head = self.fronts.head(self.block, class);
-        let top = head.top.load(Relaxed);
+        let top = head.top();
         if top == 0 {
             return None;
         }
         let [cell, state] = self.words(class, top);
         let entry = Entry { cell: cell.load(Relaxed) as usize, state: state.load(Relaxed) as usize };
-        head.top.store(top - ENTRY, Release);
+        head.word.store(head.word.load(Relaxed) - ENTRY, Release);
         Some(entry)
     }
 
     /// Puts an entry on top of a class's array, if there is room.
     pub(crate) fn push(&self, class: usize, entry: Entry) -> bool {
         let head = self.fronts.head(self.block, class);
-        let top = head.top.load(Relaxed) + ENTRY;
+        let top = head.top() + ENTRY;
         if top > head.cap.load(Relaxed) {
             return false;
         }
         let [cell, state] = self.words(class, top);
         cell.store(entry.cell as u64, Relaxed);
         state.store(entry.state as u64, Relaxed);
-        head.top.store(top, Release);
+        head.word.store(head.word.load(Relaxed) + ENTRY, Release);
         true
+    }
+
+    /// Counts an allocation of a class; `next` is asked for the countdown when that is over. Returns whether it was.
+    pub(crate) fn count_down(&self, class: usize, next: impl FnOnce() -> u16) -> bool {
+        let word = &self.fronts.head(self.block, class).word;
+        let over = word.load(Relaxed) < COUNTDOWN_ONE;
+        let steps = if over { u32::from(next()) } else { word.load(Relaxed) / COUNTDOWN_ONE } - 1;
+        word.store((word.load(Relaxed) & FRONT_MASK) | (steps * COUNTDOWN_ONE), Relaxed);
+        over
     }
 
     fn words(&self, class: usize, top: u32) -> &[AtomicU64; 2] {

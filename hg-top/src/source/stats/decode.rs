@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-use hg_probes::page::{BUCKETS, ClassStats, Header, Histogram as Raw, LockStats, feature, kind};
+use hg_probes::page::{BUCKETS, ClassStats, FRONT_MASK, Header, Histogram as Raw, LockStats, feature, kind};
 use hg_probes::words::{LockId, Reason, Tier, TierReason};
 
 use super::copy::{Block, PageCopy};
@@ -13,9 +13,6 @@ use crate::model::{Arena, Class, Counters, Figures, Histogram, HoldWait, Lock};
 
 /// Front caches of one arena that are read: twice the CPUs of the largest machines.
 const MAX_FRONTS: u32 = 8192;
-
-/// Cells of one front cache and class beyond which the number is a lie.
-const MAX_FRONT_BYTES: u32 = 1 << 20;
 
 /// Number of an arena in its process, and what its page says. Torn blocks keep what `last` knew of them.
 pub fn arena(copy: &PageCopy, memory: Memory, last: Option<&BTreeMap<u32, Arena>>) -> (u32, Arena) {
@@ -104,7 +101,7 @@ fn front_cells(copy: &PageCopy, memory: Memory) -> BTreeMap<usize, u64> {
         let mut heads = vec![0; 4 * pieces.len()];
         if memory.gather(&pieces, &mut heads).is_ok_and(|read| read == pieces.len()) {
             let bytes = heads.chunks_exact(4).map(|head| u32::from_ne_bytes(head.try_into().unwrap_or_default()));
-            let sane = bytes.map(|bytes| u64::from(bytes.min(MAX_FRONT_BYTES) / entry));
+            let sane = bytes.map(|bytes| u64::from((bytes & FRONT_MASK) / entry));
             cells.insert(index, sane.sum());
         }
     }
