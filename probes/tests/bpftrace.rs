@@ -76,23 +76,21 @@ impl Tracer {
 
     /// Asks it to end, and returns all it has printed.
     fn end(mut self) -> String {
-        let signal = |tracer: &Tracer, signal| {
-            // SAFETY: the child has not been waited for, or the signal goes nowhere.
-            unsafe { libc::kill(tracer.child.id() as i32, signal) };
-        };
         // A signal between its look at the flag and its wait goes unheard, so it is asked again, but only while it waits:
         // later a second one would cut off its last words.
         for _ in 0..30 {
-            if self.is_waiting() {
-                signal(&self, libc::SIGINT);
-            }
-            self.wait_for(50, |_| false);
             if self.child.try_wait().expect("its state").is_some() {
                 break;
             }
+            if self.is_waiting() {
+                // SAFETY: the child has not been waited for, so the id is still its own.
+                unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+            }
+            self.wait_for(50, |_| false);
         }
-        signal(&self, libc::SIGKILL);
-        self.wait_for(50, |_| false);
+        // That it has ended already is no error here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
         self.reader.join().expect("no panic");
         let mut complaints = String::new();
         let _ = self.child.stderr.take().expect("its complaints").read_to_string(&mut complaints);
