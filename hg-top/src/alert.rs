@@ -305,3 +305,124 @@ pub fn lost_causes(snapshot: &Snapshot) -> String {
     let causes = CAUSES.iter().map(|(cause, name)| (name, snapshot.lost[*cause as usize]));
     causes.filter(|(_, lost)| *lost > 0).map(|(name, lost)| format!("{name} {lost}")).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Arena, EbpfState, Figures, Histogram, HoldWait, Identity, Lock};
+    use hg_probes::maps;
+    use hg_probes::words::{LockId, Reason};
+    use std::time::UNIX_EPOCH;
+
+    fn at(second: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(second)
+    }
+
+    fn event(probe: ProbeId, second: u64, args: [u64; 6]) -> Event {
+        // A process that does not exist: its threads are dead.
+        let raw = maps::Event { ns: 1, probe: probe as u32, tgid: 0x3fff_ffff, tid: 7, stack: 9, args };
+        Event::decode(&raw, at(second), vec!["libhg.so+0x10".into()]).unwrap()
+    }
+
+    fn snapshot(second: u64, traced: bool, change: impl Fn(&mut Arena)) -> Snapshot {
+        let mut arena = Arena {
+            name: "malloc".into(),
+            figures: Some(Figures { corruptions: vec![0; 8], allocs_failed: vec![0; 16], ..Figures::default() }),
+            ..Arena::default()
+        };
+        change(&mut arena);
+        let identity = Identity {
+            pid: 5,
+            start_ticks: 1,
+            exe: String::new(),
+            comm: String::new(),
+            role: String::new(),
+            started: UNIX_EPOCH,
+        };
+        let process = Process {
+            identity,
+            read_at: 0,
+            memory: None,
+            arenas: BTreeMap::from([(1, arena)]),
+            threads: BTreeMap::new(),
+            traced,
+            page_error: None,
+            exited: None,
+        };
+        let processes = BTreeMap::from([(5, process)]);
+        Snapshot { at: second, time: at(second), processes, ebpf: EbpfState::Off(String::new()), lost: [0; 5] }
+    }
+
+    #[test]
+    fn a_stall_names_lock_holder_and_stack_and_repetitions_are_counted() {
+        let mut alerts = Alerts::default();
+        for second in [10, 20] {
+            alerts.event(&event(ProbeId::LockStall, second, [1, 64, 0, 4_200_000, StallKind::Hold as u64, 4250]));
+        }
+        alerts.event(&event(ProbeId::Grow, 30, [0; 6]));
+        let [alert] = alerts.all()[..] else { panic!("one alert") };
+        assert_eq!((alert.kind, alert.count, alert.since, alert.last), (Kind::LockStall, 2, at(10), at(20)));
+        assert_eq!(alert.evidence, "class 64 held 4.20ms (refill) by tid 4250 (dead)");
+        assert_eq!((alert.stack_id, alert.stack.len()), (Some(9), 1));
+        assert!(alert.fresh(at(79)) && !alert.fresh(at(81)));
+    }
+
+    #[test]
+    fn what_has_just_begun_goes_first_then_the_gravest() {
+        let mut alerts = Alerts::default();
+        alerts.event(&event(ProbeId::Corruption, 100, [1, 0, 64, 64, 1, 0]));
+        alerts.event(&event(ProbeId::LockStall, 110, [1, 64, 0, 4_200_000, 0, 0]));
+        assert_eq!(alerts.top(at(112)).unwrap().kind, Kind::LockStall);
+        assert_eq!(alerts.top(at(116)).unwrap().kind, Kind::Corruption);
+        assert!(alerts.top(at(500)).is_none());
+        assert_eq!(alerts.fresh(at(116)), 2);
+    }
+
+    #[test]
+    fn the_stats_page_alone_tells_too() {
+        let stalls = |stalls| {
+            move |arena: &mut Arena| {
+                let hold = Histogram { count: 9, max_ns: 5_000_000, max_tid: 8, stalls, ..Histogram::default() };
+                let both = HoldWait { hold, ..HoldWait::default() };
+                let lock = Lock { total: Some(both), ..Lock::default() };
+                arena.locks.insert((LockId::GRID, Reason::Large), lock);
+                if let Some(figures) = &mut arena.figures {
+                    figures.corruptions[0] = stalls;
+                    figures.grow_blocked = stalls > 1;
+                }
+            }
+        };
+        let (first, second) = (snapshot(1, false, stalls(1)), snapshot(2, false, stalls(3)));
+        let mut alerts = Alerts::default();
+        alerts.snapshot(&first, None);
+        let kinds = |alerts: &Alerts| alerts.all().iter().map(|alert| (alert.kind, alert.count)).collect::<Vec<_>>();
+        assert_eq!(kinds(&alerts), [(Kind::Corruption, 1)], "stalls of the past are no news, refused calls are");
+        alerts.snapshot(&second, Some(&first));
+        assert_eq!(kinds(&alerts), [(Kind::Corruption, 3), (Kind::LockStall, 2), (Kind::GrowBlocked, 1)]);
+        // Where eBPF reports the same, it is not counted twice.
+        let (first, second) = (snapshot(1, true, stalls(1)), snapshot(2, true, stalls(3)));
+        let mut alerts = Alerts::default();
+        alerts.snapshot(&first, None);
+        alerts.snapshot(&second, Some(&first));
+        assert_eq!(kinds(&alerts), [(Kind::GrowBlocked, 1), (Kind::Corruption, 1)]);
+    }
+
+    #[test]
+    fn lost_hits_and_torn_blocks() {
+        let mut alerts = Alerts::default();
+        let mut now = snapshot(1, true, |arena| arena.torn = 2);
+        now.lost[Lost::RingFull as usize] = 12;
+        alerts.snapshot(&now, None);
+        let evidence: Vec<&str> = alerts.all().iter().map(|alert| alert.evidence.as_str()).collect();
+        assert_eq!(evidence, ["12 probe hits lost: ring full 12", "2 blocks of arena malloc changed at each attempt"]);
+    }
+
+    #[test]
+    fn a_target_cannot_fill_the_list() {
+        let mut alerts = Alerts::default();
+        for lock in 0..10_000 {
+            alerts.event(&event(ProbeId::LockStall, 1, [1, lock, 0, 1, 0, 0]));
+        }
+        assert_eq!(alerts.all().len(), MAX_ALERTS);
+    }
+}

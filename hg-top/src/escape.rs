@@ -8,14 +8,19 @@ pub const MAX: usize = 128;
 
 /// The text of `bytes` with everything unprintable written out, cut to [`MAX`] characters.
 pub fn bytes(bytes: &[u8]) -> String {
+    within(bytes, MAX)
+}
+
+/// The same, cut to `max` characters.
+pub fn within(bytes: &[u8], max: usize) -> String {
     // A character has at most four bytes: what lies beyond cannot be shown anyway.
-    let bytes = &bytes[..bytes.len().min(4 * MAX)];
+    let bytes = &bytes[..bytes.len().min(max.saturating_mul(4))];
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
         chunk.valid().chars().for_each(|c| push(&mut text, c));
         chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
-    cut(&text, MAX)
+    cut(&text, max)
 }
 
 /// The same for text.

@@ -145,3 +145,40 @@ fn the_demo_runs_and_reports() {
     let pid = document["processes"][0]["pid"].as_u64().unwrap();
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the workload outlived the demo");
 }
+
+/// Runs hg-top as nobody, from a place that nobody may read; `None` where that cannot be tried.
+fn as_nobody(arguments: &[&str]) -> Option<std::process::Output> {
+    let program = std::env::temp_dir().join(format!("hg-top-nobody-{}-{}", std::process::id(), arguments.len()));
+    std::fs::copy(common::HG_TOP, &program).unwrap();
+    let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let output = std::process::Command::new("setpriv").args(nobody).arg(&program).args(arguments).output();
+    std::fs::remove_file(&program).unwrap();
+    match output {
+        Ok(output) if !stderr(&output).starts_with("setpriv:") => Some(output),
+        _ => {
+            eprintln!("skipped: needs root and setpriv");
+            None
+        }
+    }
+}
+
+#[test]
+fn without_rights_it_is_4_and_names_them() {
+    let target = FakePage::start("honest");
+    let Some(output) = as_nobody(&["--pid", &target.pid(), "--once"]) else { return };
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    for part in ["CAP_SYS_PTRACE", "ptrace_scope", &format!("sudo hg-top --pid {}", target.pid())] {
+        assert!(stderr(&output).contains(part), "{part}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn without_ebpf_rights_the_stats_page_is_read_all_the_same() {
+    let Some(output) = as_nobody(&["demo", "--once", "-O", "json"]) else { return };
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("CAP_BPF, CAP_PERFMON missing"), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["sources"]["ebpf"]["on"], false);
+    assert_eq!(document["processes"][0]["sources"], serde_json::json!(["stats-page"]));
+    assert!(document["processes"][0]["arenas"][0]["live_bytes"].as_u64().unwrap() > 0);
+}

@@ -119,5 +119,5 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
         source = cause.source();
     }
-    crate::escape::text(&text)
+    crate::escape::within(text.as_bytes(), 1000)
 }

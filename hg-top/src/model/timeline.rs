@@ -169,3 +169,82 @@ fn point(scope: Scope, snapshot: &Snapshot, previous: Option<&Snapshot>) -> Poin
         carved: per_second(change.carved),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Arena, Class, EbpfState, Identity, Process};
+    use std::time::UNIX_EPOCH;
+
+    fn snapshot(second: u64, pid: u32, start_ticks: u64, reused: u64) -> Arc<Snapshot> {
+        let class = Class { total: Some(Counters { reused, ..Counters::default() }), ..Class::default() };
+        let arena = Arena { classes: BTreeMap::from([(64, class)]), ..Arena::default() };
+        let empty = String::new;
+        let identity = Identity { pid, start_ticks, exe: empty(), comm: empty(), role: empty(), started: UNIX_EPOCH };
+        let process = Process {
+            identity,
+            read_at: 0,
+            memory: None,
+            arenas: BTreeMap::from([(1, arena)]),
+            threads: BTreeMap::new(),
+            traced: false,
+            page_error: None,
+            exited: None,
+        };
+        Arc::new(Snapshot {
+            at: second * 1_000_000_000,
+            time: UNIX_EPOCH,
+            processes: BTreeMap::from([(pid, process)]),
+            ebpf: EbpfState::Off(empty()),
+            lost: [0; 5],
+        })
+    }
+
+    fn change(timeline: &Timeline, basis: Basis) -> Option<u64> {
+        let classes = Scope::All.classes(timeline.latest().unwrap(), timeline.base(basis));
+        classes[&64].change.map(|change| change.reused)
+    }
+
+    #[test]
+    fn no_rate_from_a_first_sample_a_reset_or_another_process() {
+        let mut timeline = Timeline::default();
+        timeline.push(snapshot(1, 7, 1, 1000));
+        assert_eq!(change(&timeline, Basis::PerSecond), None);
+        timeline.push(snapshot(3, 7, 1, 1500));
+        assert_eq!(change(&timeline, Basis::PerSecond), Some(500));
+        assert_eq!(timeline.series(Scope::All).next_back().unwrap().reused, 250.0);
+        timeline.push(snapshot(4, 7, 1, 10));
+        assert_eq!(change(&timeline, Basis::PerSecond), None, "the counters went back");
+        timeline.push(snapshot(5, 7, 2, 5000));
+        assert_eq!(change(&timeline, Basis::PerSecond), None, "another process of the same pid");
+        timeline.push(snapshot(6, 8, 3, 5000));
+        assert_eq!(change(&timeline, Basis::PerSecond), None);
+    }
+
+    #[test]
+    fn since_the_mark() {
+        let mut timeline = Timeline::default();
+        for second in 1..=30 {
+            timeline.push(snapshot(second, 7, 1, second * 100));
+            if second == 10 {
+                timeline.set_mark();
+            }
+        }
+        assert_eq!(change(&timeline, Basis::SinceMark), Some(2000));
+        assert_eq!(timeline.mark_age(), Some(Duration::from_secs(20)));
+        assert_eq!(change(&timeline, Basis::Total), None);
+        let ten_ago = timeline.histogram_base(Basis::PerSecond).unwrap();
+        assert_eq!(timeline.seconds_since(ten_ago), 10.0);
+    }
+
+    #[test]
+    fn history_is_bounded() {
+        let mut timeline = Timeline::default();
+        for second in 0..(POINTS as u64 + 50) {
+            timeline.push(snapshot(second, 7, 1, second));
+        }
+        assert_eq!(timeline.series(Scope::One(7)).len(), POINTS);
+        assert_eq!(timeline.class_series(64).len(), POINTS);
+        assert_eq!(timeline.series(Scope::One(99)).len(), 0);
+    }
+}

@@ -299,8 +299,8 @@ fn lock_offset(reason: usize, index: usize) -> usize {
 pub fn denied_or_gone(pid: u32, error: &std::io::Error) -> PageError {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => PageError::Denied(format!(
-            "permission denied to read the memory of process {pid}: this needs its user and CAP_SYS_PTRACE (or \
-             kernel.yama.ptrace_scope = 0, here {}). Run: sudo hg-top --pid {pid}",
+            "permission denied to read the memory of process {pid}: be its user, or have CAP_SYS_PTRACE (root); \
+             kernel.yama.ptrace_scope here: {}. Run: sudo hg-top --pid {pid}",
             yama()
         )),
         Some(libc::ESRCH | libc::ENOENT) => PageError::Gone(pid),
