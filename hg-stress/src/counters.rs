@@ -42,9 +42,9 @@ pub fn stall_us(page: &StatsPage) -> u64 {
     u64::from(page.header.stall_us.load(Relaxed))
 }
 
-/// Bytes of the blocks of front caches that CPUs use: address space that becomes resident as it is used, once.
-pub fn front_bytes(page: &StatsPage) -> u64 {
-    u64::from(page.header.fronts_rseq.load(Relaxed)) * page.header.fronts_stride.load(Relaxed)
+/// Bytes of the allocator's own tables, by its count.
+pub fn table_bytes(page: &StatsPage) -> u64 {
+    page.header.metadata_bytes.load(Relaxed)
 }
 
 /// Cell sizes of the classes, ascending, bytes.

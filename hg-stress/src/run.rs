@@ -156,8 +156,7 @@ fn conduct(
             .filter_map(|n| faults.map(|faults| scope.spawn(move || inject(stage, faults, config.seed, n as u64))))
             .collect::<Vec<_>>();
         stage.await_all(config.threads);
-        let tables = counters::front_bytes(page);
-        let mut memory = RssReport { start: rss.bytes(), tables, ..RssReport::default() };
+        let mut memory = RssReport { start: rss.bytes(), ..RssReport::default() };
 
         let begin = Instant::now();
         stage.phase.store(phase::LOAD, Release);
@@ -192,6 +191,7 @@ fn conduct(
         memory.peak = memory.peak.max(memory.after_free);
         hg_alloc::trim();
         memory.after_trim = rss.bytes();
+        memory.tables = counters::table_bytes(page);
 
         let ops = stage.ops.load(Acquire);
         Ok(Report {
