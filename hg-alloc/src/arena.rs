@@ -148,7 +148,7 @@ impl Arena {
         let ids = if area.registered { env::possible_cpus() } else { 0 };
         self.sampler.start(config.sample_bytes);
         let tables = reserve_tables(config.cap_bytes)?;
-        self.fronts.start(ids)?;
+        self.fronts.start(area, ids)?;
         let page_address = memory::map_named(page::NAME, size_of::<StatsPage>())?;
         // SAFETY: S6, the mapping has the page's size and alignment, reads as zero, and stays.
         let page: &'static StatsPage = unsafe { &*(page_address as *const StatsPage) };
@@ -170,7 +170,7 @@ impl Arena {
         for (class, pool) in self.pools.iter().enumerate() {
             pool.name(LockId::class(CLASSES[class].size), class, page);
             if let Some(mut pool) = pool.lock(Reason::Policy) {
-                pool.central.start(tables, class);
+                pool.central.start(tables, class, self.fronts.array(class));
             }
         }
         self.grid.start(tables, &self.fronts, page);
@@ -248,8 +248,8 @@ impl Arena {
     pub(crate) fn shrink_above_slack(&self) {
         let slack_bytes = u64::from(SLACK) * size_class::SLICE as u64;
         if self.page().is_some_and(|page| page.header.free_dirty_bytes.load(Relaxed) > slack_bytes) {
-            // A little more than needed, or every further free would make a system call.
-            self.grid.shrink(SLACK / 4 * 3, Cause::Slack);
+            // More than needed, or every further free would make a system call.
+            self.grid.shrink(SLACK / 2, Cause::Slack);
         }
     }
 

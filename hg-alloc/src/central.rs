@@ -7,7 +7,6 @@
 //! All of it is under the class lock; spans come from and go to the grid under the grid lock taken inside it.
 
 use crate::cell::{CACHED, CENTRAL, Entry};
-use crate::front::OFFSETS;
 use crate::grid::tables::{self, Kind, NONE, Span, Tables};
 use crate::grid::{Need, SharedGrid};
 use crate::size_class::{CLASSES, Class, SLICE_SHIFT};
@@ -18,6 +17,8 @@ use hg_probes::words::Reason;
 pub(crate) struct Central {
     tables: Tables,
     class: usize,
+    /// The class's array in block 0 of the front caches.
+    array: usize,
     /// First span with recycled cells.
     partial: u32,
     /// The span with never-used cells.
@@ -44,6 +45,7 @@ impl Central {
         Central {
             tables: Tables::new(),
             class: 0,
+            array: 0,
             partial: NONE,
             carving: NONE,
             free_states: NONE,
@@ -52,9 +54,10 @@ impl Central {
         }
     }
 
-    /// Tells the pool its class and where the tables are.
-    pub(crate) fn start(&mut self, tables: Tables, class: usize) {
+    /// Tells the pool its class, where the tables are, and where the class's front cache is.
+    pub(crate) fn start(&mut self, tables: Tables, class: usize, array: usize) {
         self.tables = tables;
+        self.array = array;
         self.class = class;
     }
 
@@ -190,8 +193,7 @@ impl Central {
         (span.next, span.previous) = (NONE, NONE);
         (span.free, span.carved, span.hint) = (0, 0, 0);
         span.states = states;
-        let array = OFFSETS.get(self.class).copied().unwrap_or_default() as usize;
-        self.tables.describe_span(head, self.class, array, states);
+        self.tables.describe_span(head, self.class, self.array, states);
         drop(grid);
         self.carving = head;
         self.spans += 1;

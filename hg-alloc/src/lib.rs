@@ -5,7 +5,7 @@
 //! (`config.rs`).
 //!
 //! # Reading order
-//! `small.rs` (malloc and free), `front/rseq.rs` (pop and push), `central.rs` (spans), `grid/` (memory), `lock.rs`,
+//! `small.rs` (malloc and free), `front/rseq.rs` (pop and push), `refill.rs`, `flush.rs`, `central.rs` (spans), `grid/` (memory), `lock.rs`,
 //! `arena.rs` (how they hang together). The invariants that the unsafe blocks cite as S1 to S9 stand in `SAFETY.md`.
 //!
 //! # Inside this crate
@@ -16,6 +16,7 @@ mod arena;
 mod cell;
 mod central;
 mod config;
+mod flush;
 mod fork;
 mod front;
 mod global;
@@ -23,6 +24,7 @@ mod grid;
 mod large;
 mod lock;
 pub mod raw;
+mod refill;
 mod resize;
 mod safety;
 mod sample;

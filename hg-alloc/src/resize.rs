@@ -1,8 +1,8 @@
 //! What is built on malloc and free: zeroed, aligned and resized allocation, and the size of what an address holds.
 
 use crate::arena::Arena;
+use crate::safety::look_up::Object;
 use crate::size_class::{CLASSES, MAX_SIZE, SLICE, class_of};
-use crate::small::Object;
 use crate::sys::KeepErrno;
 use core::ptr::{copy_nonoverlapping, null_mut, write_bytes};
 use hg_probes::words::CorruptionKind;

@@ -27,8 +27,19 @@ pub(crate) const fn class_of(size: usize) -> usize {
         return size.saturating_sub(1) / 16;
     }
     let last = size - 1;
-    let log2 = last.ilog2();
-    LINEAR + ((log2 - LINEAR_MAX.ilog2()) as usize) * 4 + ((last >> (log2 - 2)) & 3)
+    let exponent = log2(last);
+    LINEAR + ((exponent - log2(LINEAR_MAX)) as usize) * 4 + ((last >> (exponent - 2)) & 3)
+}
+
+/// The exponent of the highest power of two that is not above a positive number; unlike `ilog2` it cannot panic.
+#[inline(always)]
+pub(crate) const fn log2(number: usize) -> u32 {
+    usize::BITS - 1 - number.leading_zeros()
+}
+
+/// Bytes of a class's cells; 0 for a class that does not exist.
+pub(crate) fn size_of_class(class: usize) -> u32 {
+    CLASSES.get(class).map_or(0, |shape| shape.size)
 }
 
 /// How the spans of a class are cut.
@@ -62,13 +73,13 @@ pub(crate) static CLASSES: [Class; COUNT] = {
     let mut classes = [Class { size: 0, slices: 0, cells: 0, batch: 0, front_max: 0, reciprocal: 0 }; COUNT];
     let mut index = 0;
     while index < COUNT {
-        classes[index] = class(size_of_class(index));
+        classes[index] = class(cell_size(index));
         index += 1;
     }
     classes
 };
 
-const fn size_of_class(index: usize) -> usize {
+const fn cell_size(index: usize) -> usize {
     if index < LINEAR {
         return (index + 1) * 16;
     }
@@ -82,7 +93,7 @@ const fn class(size: usize) -> Class {
         size: size as u32,
         slices: slices as u32,
         cells: (slices * SLICE / size) as u32,
-        batch: clamp(16 * 1024 / size, 1, BATCH_MAX) as u32,
+        batch: clamp(BATCH_BYTES / size, 2, BATCH_MAX) as u32,
         // 3 more than a multiple of 4, so that head and entries fill whole cache lines; never a power of two, which
         // would put all heads into two sets of the L1 cache.
         front_max: (clamp(FRONT_BYTES / size, 4, 256) / 4 * 4 + 3) as u32,
@@ -92,6 +103,9 @@ const fn class(size: usize) -> Class {
 
 /// The most cells that move at once.
 pub(crate) const BATCH_MAX: usize = 64;
+
+/// Bytes of cells that move at once (or 2 cells, if that is more).
+const BATCH_BYTES: usize = 32 << 10;
 
 /// Bytes of cells of one class that a front cache holds at most (or 7 cells, if that is more).
 const FRONT_BYTES: usize = 1 << 20;

@@ -164,7 +164,7 @@ fn sums_agree(live: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_block_keeps_its_bytes_and_every_cell_is_counted(calls in prop::collection::vec(call(), 1..400)) {

@@ -13,13 +13,17 @@
 //!   `cap = 0, floor = MAX` is one that is being drained ([`drain`]).
 //! - Each entry's cell is in state CACHED and stands in no other array (S1).
 
+mod current;
 pub(crate) mod drain;
 pub(crate) mod rseq;
 pub(crate) mod slot;
 
+pub(crate) use current::Front;
+
 use crate::size_class::{CLASSES, COUNT};
+use crate::sys::rseq::Area;
 use crate::sys::{Errno, memory};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use hg_probes::page::FRONT_MASK;
 
 /// log2 of the distance of two blocks.
@@ -32,8 +36,8 @@ const ZERO_BLOCKS: usize = 2;
 /// Bytes of an entry.
 pub(crate) const ENTRY: u32 = size_of::<crate::cell::Entry>() as u32;
 
-/// Bytes of cells that an array may hold from the start; its capacity grows from there on demand.
-const INITIAL_BYTES: u32 = 32 << 10;
+/// Bytes of cells that an array may hold from the start (2 to 64 cells); its capacity grows from there on demand.
+const INITIAL_BYTES: u32 = 64 << 10;
 
 /// What stands before the entries of an array.
 #[repr(C)]
@@ -111,6 +115,9 @@ const ARRAYS_BYTES: usize = OFFSETS[COUNT - 1] as usize + (CLASSES[COUNT - 1].fr
 pub(crate) struct Fronts {
     blocks: AtomicUsize,
     rseq_blocks: AtomicUsize,
+    /// Where a thread finds its id, and its pointer to the current sequence.
+    id: AtomicIsize,
+    sequence: AtomicIsize,
     /// One more than the highest id seen on a slow path: blocks from there on were never touched.
     used: AtomicUsize,
     slots: slot::Slots,
@@ -122,6 +129,8 @@ impl Fronts {
         Fronts {
             blocks: AtomicUsize::new(0),
             rseq_blocks: AtomicUsize::new(0),
+            id: AtomicIsize::new(0),
+            sequence: AtomicIsize::new(0),
             used: AtomicUsize::new(0),
             slots: slot::Slots::new(),
             drain: drain::Turn::new(),
@@ -129,12 +138,14 @@ impl Fronts {
     }
 
     /// Maps the blocks for ids below `ids`, and those of the slots.
-    pub(crate) fn start(&self, ids: usize) -> Result<(), Errno> {
+    pub(crate) fn start(&self, area: Area, ids: usize) -> Result<(), Errno> {
         let bytes = (ZERO_BLOCKS + ids + slot::COUNT) * BLOCK;
         let region = memory::reserve(bytes)?;
         memory::commit(region, bytes)?;
         self.blocks.store(region + ZERO_BLOCKS * BLOCK, Relaxed);
         self.rseq_blocks.store(ids, Relaxed);
+        self.id.store(area.id, Relaxed);
+        self.sequence.store(area.sequence, Relaxed);
         Ok(())
     }
 
@@ -171,6 +182,16 @@ impl Fronts {
         let offset = OFFSETS.get(class).copied().unwrap_or(OFFSETS[0]) as usize;
         // SAFETY: S5, blocks up to the last slot's are mapped for ever; all callers pass ids of this arena.
         unsafe { &*((self.block_address(block) + offset) as *const Head) }
+    }
+
+    /// What a sequence on a class's array needs: the array in block 0, and the two offsets.
+    fn place(&self, class: usize) -> (usize, isize, isize) {
+        (self.array(class), self.id.load(Relaxed), self.sequence.load(Relaxed))
+    }
+
+    /// Address of a class's array in block 0.
+    pub(crate) fn array(&self, class: usize) -> usize {
+        self.address() + OFFSETS.get(class).copied().unwrap_or(OFFSETS[0]) as usize
     }
 
     fn block_address(&self, block: usize) -> usize {
@@ -212,7 +233,7 @@ impl Fronts {
 }
 
 fn initial_cap(class: usize) -> u32 {
-    CLASSES.get(class).map_or(0, |shape| (INITIAL_BYTES / shape.size).clamp(1, 64) * ENTRY)
+    CLASSES.get(class).map_or(0, |shape| (INITIAL_BYTES / shape.size).clamp(2, 64) * ENTRY)
 }
 
 #[cfg(test)]

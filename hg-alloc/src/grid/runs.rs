@@ -6,6 +6,7 @@
 //! Boundary tags stand in the run records: a free run merges with its neighbours of the same pool at once.
 
 use super::tables::{Kind, NONE, Run, Tables};
+use crate::size_class::log2;
 
 /// What the memory of a free run is.
 #[repr(u8)]
@@ -38,8 +39,8 @@ const fn bin(length: u32) -> usize {
     if length < LINEAR {
         return length as usize;
     }
-    let log2 = length.ilog2();
-    (log2 - 2) as usize * 8 + (length >> (log2 - 3) & 7) as usize
+    let exponent = log2(length as usize);
+    (exponent - 2) as usize * 8 + (length >> (exponent - 3) & 7) as usize
 }
 
 /// The first bin all of whose runs have at least `length` slices.
@@ -47,7 +48,7 @@ const fn fitting_bin(length: u32) -> usize {
     if length < LINEAR {
         return length as usize;
     }
-    bin(length.saturating_add((1 << (length.ilog2() - 3)) - 1))
+    bin(length.saturating_add((1 << (log2(length as usize) - 3)) - 1))
 }
 
 impl Bins {
@@ -73,7 +74,7 @@ impl Bins {
     pub(crate) fn longest(&self, tables: &Tables, pool: Pool) -> Option<(u32, u32)> {
         let word = self.filled[pool as usize].iter().rposition(|word| *word != 0)?;
         let bits = self.filled[pool as usize][word];
-        let head = self.head(pool, word * 64 + bits.ilog2() as usize);
+        let head = self.head(pool, word * 64 + log2(bits as usize) as usize);
         Some((head, tables.length(head)))
     }
 

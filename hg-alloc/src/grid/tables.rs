@@ -32,7 +32,7 @@ pub(crate) struct Descriptor {
     pub(crate) start: AtomicUsize,
     /// Address of the state byte of the span's first cell.
     pub(crate) first_state: AtomicUsize,
-    /// Where the class's array lies in a block of front caches, bytes.
+    /// The class's array in block 0 of the front caches.
     pub(crate) array: AtomicUsize,
 }
 

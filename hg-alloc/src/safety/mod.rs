@@ -2,3 +2,4 @@
 
 pub(crate) mod check;
 pub(crate) mod deferred;
+pub(crate) mod look_up;

@@ -1,0 +1,166 @@
+//! The slow path of malloc: a batch of cells from the class into the front cache of the current CPU.
+//!
+//! Sources in this order: the transfer cache, recycled cells of the class's spans, never-used cells, a new span from the
+//! grid, more memory from the system. The class lock is held while cells move, so that a fork finds none in flight.
+
+use crate::arena::Arena;
+use crate::cell::{CACHED, Entry, LIVE, SAMPLED};
+use crate::central::Empty;
+use crate::front::Front;
+use crate::safety::check;
+use crate::size_class::{CLASSES, MAX_SIZE, class_of, size_of_class};
+use crate::stats;
+use crate::sys::{KeepErrno, clock};
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::*;
+use hg_probes::catalogue::args;
+use hg_probes::emit;
+use hg_probes::words::{Cause, CorruptionKind, Reason, Source};
+
+/// How often a slow path may find memory grown and still fail, because other threads took all of it.
+const ATTEMPTS: u32 = 1000;
+
+impl Arena {
+    /// `popped` is an entry that the fast path took and did not find CACHED, or none.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn malloc_slow(&'static self, size: usize, popped: Entry) -> *mut u8 {
+        let mut errno = KeepErrno::new();
+        if size > MAX_SIZE {
+            return self.malloc_large(size, 1, &mut errno).0;
+        }
+        match self.take_cell(size, popped) {
+            Ok((entry, sampled)) => {
+                // SAFETY: S4, the entry came from a front cache or from its span.
+                unsafe { entry.state() }.store(if sampled { SAMPLED } else { LIVE }, Relaxed);
+                entry.cell as *mut u8
+            }
+            Err(cause) => {
+                check::fail(self.page(), size, cause);
+                errno.out_of_memory();
+                null_mut()
+            }
+        }
+    }
+
+    /// A cell, still CACHED, from the front cache or by a refill; and whether it is a sample.
+    fn take_cell(&'static self, size: usize, popped: Entry) -> Result<(Entry, bool), Cause> {
+        if self.page().is_none() && !self.ensure_started() {
+            return Err(Cause::NoReservation);
+        }
+        let class = class_of(size);
+        self.refuse_doubled(popped, class);
+        let front = self.fronts.current();
+        let due = front.count_down(class, || self.sampler.countdown(size_of_class(class) as usize));
+        let entry = self.pop_cached(&front, class).map_or_else(|| self.refill(class, front), Ok)?;
+        let sampled = due && {
+            let weight = self.sampler.weight(size_of_class(class) as usize);
+            self.sampler.take(self.number, entry.cell, size, weight)
+        };
+        Ok((entry, sampled))
+    }
+
+    /// The topmost cell of the front cache that is what it says; others are refused.
+    fn pop_cached(&'static self, front: &Front, class: usize) -> Option<Entry> {
+        while let Some(entry) = front.pop(class) {
+            // SAFETY: S4, the entry stood in a front cache.
+            if unsafe { entry.state() }.load(Relaxed) == CACHED {
+                return Some(entry);
+            }
+            self.refuse_doubled(entry, class);
+        }
+        None
+    }
+
+    #[cold]
+    fn refuse_doubled(&self, entry: Entry, class: usize) {
+        if entry.cell != 0
+            && let Some(page) = self.page()
+        {
+            // SAFETY: S4, the entry stood in a front cache.
+            let detail = u64::from(unsafe { entry.state() }.load(Relaxed));
+            check::refuse(page, CorruptionKind::DoubledEntry, entry.cell, size_of_class(class), detail);
+        }
+    }
+
+    /// Fills the front cache with a batch and returns one cell more, still CACHED.
+    fn refill(&'static self, class: usize, front: Front) -> Result<Entry, Cause> {
+        let start = clock::now_ns();
+        let (Some(lock), Some(shape), Some(settings)) = (self.pools.get(class), CLASSES.get(class), self.settings())
+        else {
+            return Err(Cause::NoReservation);
+        };
+        let want = shape.batch as usize;
+        let mut pressed = false;
+        let mut fresh = false;
+        for _ in 0..ATTEMPTS {
+            let Some(mut pool) = lock.lock(Reason::Refill) else { return self.borrow_larger(class) };
+            self.fronts.open(front.block(), class);
+            let mut first = Entry::NONE;
+            let mut sink = |entry| {
+                if first.cell == 0 {
+                    first = entry;
+                    return true;
+                }
+                front.push(class, entry)
+            };
+            let mut source = Source::Transfer;
+            let mut reused = pool.transfer.take(want, &mut sink);
+            let mut carved = 0;
+            if reused == 0 {
+                source = Source::Central;
+                reused = pool.central.take_recycled(want, &mut sink);
+            }
+            if reused == 0 {
+                source = if fresh { Source::Fresh } else { Source::Carve };
+                carved = pool.central.carve(want, &mut sink);
+            }
+            if reused + carved > 0 {
+                self.publish_class(class, &pool);
+                if let Some(page) = self.page() {
+                    stats::class(page, class, |block| {
+                        stats::add(&block.refills, 1);
+                        stats::add(&block.reused, reused as u64);
+                        stats::add(&block.carved, carved as u64);
+                    });
+                }
+                drop(pool);
+                emit::refill(|| args::refill {
+                    arena: lock.arena(),
+                    class: shape.size,
+                    reused: reused as u32,
+                    carved: carved as u32,
+                    source,
+                    ns: clock::now_ns().saturating_sub(start),
+                });
+                return Ok(first);
+            }
+            match pool.central.attach_span(&self.grid) {
+                Ok(()) => {
+                    fresh = true;
+                    continue;
+                }
+                Err(Empty::Reentered) => return Err(Cause::Reentered),
+                Err(Empty::Grid(need)) => {
+                    drop(pool);
+                    let grown = self.grid.grow(need, Cause::Exhausted, settings.backing, &self.hot.limit);
+                    if let Err((cause, _)) = grown {
+                        if pressed || cause == Cause::Reentered {
+                            return Err(cause);
+                        }
+                        // Before a NULL is returned every cache that can be reached is emptied.
+                        pressed = true;
+                        self.trim(Cause::Pressure);
+                    }
+                }
+            }
+        }
+        Err(Cause::Exhausted)
+    }
+
+    /// A cell of a larger class from the front cache, for a signal handler that interrupted the holder of the class's lock.
+    fn borrow_larger(&self, class: usize) -> Result<Entry, Cause> {
+        let front = self.fronts.current();
+        (class + 1..CLASSES.len()).find_map(|larger| front.pop(larger)).ok_or(Cause::Reentered)
+    }
+}
