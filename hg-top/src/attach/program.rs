@@ -54,6 +54,9 @@ impl Program {
                 map.set_max_entries(entries);
             }
             let made = MapData::create(map.clone(), &name, None).map_err(map_error)?;
+            if !map.data().is_empty() {
+                sys::fill(made.fd().as_fd(), map.data()).map_err(|error| broken(&error))?;
+            }
             maps.insert(name, (made, map));
         }
         let text = object.functions.keys().map(|(section, _)| *section).collect();

@@ -7,6 +7,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
@@ -224,6 +225,19 @@ struct Element {
     key: u64,
     value: u64,
     flags: u64,
+}
+
+/// Fills the only entry of a map of constants of the program, which has the size of `data`.
+pub(super) fn fill(map: BorrowedFd<'_>, data: &[u8]) -> io::Result<()> {
+    let key = 0u32;
+    let mut attr = Element {
+        map_fd: map.as_raw_fd() as u32,
+        key: std::ptr::from_ref(&key) as u64,
+        value: data.as_ptr() as u64,
+        ..Element::default()
+    };
+    // SAFETY: key and data outlive the call, and a map of constants was made from them.
+    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
 }
 
 /// Takes an entry out of a map. That there is none is no error.
