@@ -61,12 +61,10 @@ pub struct RssReport {
 }
 
 impl RssReport {
-    /// How memory came back: after the frees alone, after a trim, or not. It is back when no more than the allocator's own
-    /// tables, and a tenth of the start, has come on top of the start; and the tables are no more than 3% of the peak, or
-    /// the 2 MiB that the front caches of a few CPUs take.
+    /// How memory came back: after the frees alone, after a trim, or not. It is back when no more than a tenth of the start
+    /// has come on top of the start, or 1 MiB, whichever is more: the allocator's own tables count.
     pub fn returned(&self) -> Option<&'static str> {
-        let tables = self.tables.min((2 << 20).max(self.peak * 3 / 100));
-        let limit = self.start + self.start / 10 + tables;
+        let limit = self.start + (self.start / 10).max(1 << 20);
         if self.after_free <= limit {
             Some("after free-all")
         } else if self.after_trim <= limit {
@@ -90,8 +88,7 @@ impl Report {
             failures.push(format!("{} allocations failed", self.failed));
         }
         if self.rss.returned().is_none() {
-            failures
-                .push("resident memory did not return to within 10% of its start and the allocator's tables".into());
+            failures.push("resident memory did not return to within 10% (or 1 MiB) of its start".into());
         }
         if self.stall_wanted && self.stalls == 0 {
             failures.push(format!("no lock stall came about in {} tries", self.stall_tries));

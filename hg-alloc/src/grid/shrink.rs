@@ -19,6 +19,9 @@ use hg_probes::words::{Cause, Reason, Tier};
 /// Runs given back by one call; more stay for the next.
 const BUDGET: u32 = 4096;
 
+/// Runs whose records one call gives back.
+const RUNS: usize = 32;
+
 /// Slices of a huge page.
 const PAGE: u32 = (memory::HUGE_PAGE >> SLICE_SHIFT) as u32;
 
@@ -49,6 +52,9 @@ impl SharedGrid {
             }
             given += u64::from(length) * SLICE as u64;
         }
+        if keep == 0 {
+            self.give_back_records();
+        }
         if given > 0 {
             let arena = self.lock.arena();
             self.count_shrink();
@@ -61,6 +67,28 @@ impl SharedGrid {
             });
         }
         given
+    }
+
+    /// Gives back the records of the longest runs that hold no memory any more: pieces that went one by one left theirs.
+    fn give_back_records(&self) {
+        let Some(mut grid) = self.lock.lock(Reason::Shrink) else { return };
+        let tables = grid.tables;
+        let mut runs = [(0, 0); RUNS];
+        for run in &mut runs {
+            let Some((head, length)) = grid.bins.longest(&tables, Pool::Released) else { break };
+            grid.bins.remove(&tables, Pool::Released, head);
+            tables.set_run(head, Kind::Busy, length);
+            *run = (head, length);
+        }
+        grid.releasing += 1;
+        drop(grid);
+
+        let taken = runs.iter().filter(|(_, length)| *length > 0);
+        taken.clone().for_each(|(head, length)| tables.give_back_records(*head, *length));
+
+        let Some(mut grid) = self.lock.lock(Reason::Shrink) else { return };
+        grid.releasing = grid.releasing.saturating_sub(1);
+        taken.for_each(|(head, length)| grid.bins.insert(&tables, Pool::Released, *head, *length));
     }
 
     fn count_shrink(&self) {
