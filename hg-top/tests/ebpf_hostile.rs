@@ -123,6 +123,9 @@ fn lengths_and_addresses_that_lie_are_errors() {
     assert_eq!(with(strings, b"hj").map(|sites| sites.len()), Ok(13), "one note of another provider");
     assert_eq!(with(strings + 3, b"glow").map(|sites| sites.len()), Ok(13), "an unknown probe");
     assert_eq!(with(strings + 8, b"4@").map(|sites| sites.len()), Ok(13), "arguments elsewhere");
+    assert_eq!(with(note + 20, &[0; 8]).map(|sites| sites.len()), Ok(13), "a site that the linker dropped");
+    assert!(elf(with(note + 20, &honest[note + 36..note + 44])), "a site in data");
+    assert!(elf(with(note + 36, &honest[note + 20..note + 28])), "a semaphore in code");
     assert_eq!(with(note + 36, &[0; 8]).map(|sites| sites.len()), Ok(13), "no semaphore");
 }
 

@@ -8,8 +8,8 @@
 //! One 16-bit semaphore per probe name stands in `.probes`; the kernel raises it while a tracer is attached. The section
 //! is writable and backed by the file, as the kernel's reference counter wants.
 //!
-//! `.stapsdt.base` is marked as retained: linkers see no use of it and drop it, and gdb then gives up on all probes of the
-//! file.
+//! Sites and `.stapsdt.base` are marked as retained. A linker sees no use of the base and drops it, and gdb then gives up on
+//! all probes of the file; it drops the site of a probe that a program never fires, and leaves a note that points nowhere.
 //!
 //! The note is SystemTap's version 3: <https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation>.
 
@@ -95,7 +95,7 @@ macro_rules! note_args {
 macro_rules! site {
     ($name:ident $($arg:ident)*) => {
         core::arch::global_asm!(
-            concat!(".pushsection .text.hg_probe_", stringify!($name), ",\"ax\",%progbits"),
+            concat!(".pushsection .text.hg_probe_", stringify!($name), ",\"axR\",%progbits"),
             concat!(".globl hg_probe_", stringify!($name)),
             concat!(".hidden hg_probe_", stringify!($name)),
             concat!(".type hg_probe_", stringify!($name), ",%function"),

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use hg_probes::{Probe, ProbeId, maps};
-use object::elf::{FileHeader64, PT_LOAD, SHT_NOTE};
+use object::elf::{FileHeader64, PF_W, PF_X, PT_LOAD, SHT_NOTE};
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 use object::{LittleEndian as Le, ReadCache, ReadCacheOps, ReadRef};
 
@@ -83,6 +83,7 @@ struct Segment {
     address: u64,
     offset: u64,
     file_size: u64,
+    flags: u32,
 }
 
 struct Elf<'a, R: ReadRef<'a>> {
@@ -114,6 +115,7 @@ impl<'a, R: ReadRef<'a>> Elf<'a, R> {
                 address: segment.p_vaddr(endian),
                 offset: segment.p_offset(endian),
                 file_size: segment.p_filesz(endian),
+                flags: segment.p_flags(endian),
             })
             .collect();
         // A count of 0 with a table elsewhere means that the first section holds a larger one: more than we look at.
@@ -162,6 +164,10 @@ impl<'a, R: ReadRef<'a>> Elf<'a, R> {
         if provider != PROVIDER {
             return Ok(());
         }
+        // A linker that drops the site of a probe nobody fires leaves the note.
+        if address == 0 {
+            return Ok(());
+        }
         let known = hg_probes::PROBES.iter().find(|probe| probe.name.as_bytes() == name);
         let readable = |probe: &&Probe| semaphore != 0 && arguments == expected_arguments(probe.args.len()).as_bytes();
         let Some(probe) = known.filter(readable) else {
@@ -172,9 +178,12 @@ impl<'a, R: ReadRef<'a>> Elf<'a, R> {
             return Err(NoteError::Elf("more than 1024 sites"));
         }
         let moved = self.base.wrapping_sub(base);
-        let outside = NoteError::Elf("a probe outside of the file's segments");
-        let offset = self.file_offset(address.wrapping_add(moved)).ok_or(outside.clone())?;
-        let semaphore = self.file_offset(semaphore.wrapping_add(moved)).ok_or(outside)?;
+        let offset = self
+            .file_offset(address.wrapping_add(moved), PF_X)
+            .ok_or(NoteError::Elf("a probe outside of the file's code"))?;
+        let semaphore = self
+            .file_offset(semaphore.wrapping_add(moved), PF_W)
+            .ok_or(NoteError::Elf("a semaphore outside of the file's data"))?;
         let semaphore = u32::try_from(semaphore).map_err(|_| NoteError::Elf("a semaphore beyond 4 GiB"))?;
         let site = Site { probe: probe.id, offset, semaphore };
         // Only a lying file names a site twice; attaching twice would count every hit twice.
@@ -184,8 +193,9 @@ impl<'a, R: ReadRef<'a>> Elf<'a, R> {
         Ok(())
     }
 
-    fn file_offset(&self, address: u64) -> Option<u64> {
-        self.segments.iter().find_map(|segment| {
+    /// Where an address lies in the file, in a segment that is loaded with these rights.
+    fn file_offset(&self, address: u64, flags: u32) -> Option<u64> {
+        self.segments.iter().filter(|segment| segment.flags & flags != 0).find_map(|segment| {
             let within = address.checked_sub(segment.address)?;
             if within < segment.file_size { segment.offset.checked_add(within) } else { None }
         })
