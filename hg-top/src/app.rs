@@ -1,7 +1,6 @@
 //! The state of the interactive screen: what is shown, how it is sorted and filtered, what was typed. Input changes it,
 //! drawing reads it; neither fetches anything.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,14 +11,12 @@ use crate::cli::Options;
 use crate::event::Event;
 use crate::filter::Filter;
 use crate::keys::{self, Command};
+use crate::log::Log;
 use crate::model::Snapshot;
 use crate::model::scope::Scope;
 use crate::model::timeline::{Basis, Timeline};
 use crate::view::locks;
 use crate::view::table::TableState;
-
-/// Events kept for the log.
-const MAX_EVENTS: usize = 2000;
 
 /// How long a message stays.
 const MESSAGE_TIME: Duration = Duration::from_secs(8);
@@ -89,8 +86,8 @@ pub struct App {
     pub help: Option<usize>,
     /// Alerts so far.
     pub alerts: Alerts,
-    /// The log, oldest first.
-    pub log: VecDeque<Event>,
+    /// The log.
+    pub log: Log,
     /// Now, for ages.
     pub now: SystemTime,
     message: Option<(String, SystemTime)>,
@@ -115,7 +112,7 @@ impl App {
             typing: false,
             help: None,
             alerts: Alerts::default(),
-            log: VecDeque::new(),
+            log: Log::default(),
             now: SystemTime::now(),
             message: None,
             live: Timeline::default(),
@@ -149,9 +146,7 @@ impl App {
 
     fn take(&mut self, events: Vec<Event>) {
         events.iter().for_each(|event| self.alerts.event(event));
-        self.log.extend(events);
-        let surplus = self.log.len().saturating_sub(MAX_EVENTS);
-        self.log.drain(..surplus);
+        events.into_iter().for_each(|event| self.log.push(event));
     }
 
     /// Notes that time has passed.

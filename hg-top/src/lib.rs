@@ -13,7 +13,7 @@
 //! | [`model`] | one moment of all watched processes, and the recent past |
 //! | [`event`], [`alert`] | rare events by name, and what deserves an operator's attention |
 //! | [`export`], [`batch`] | JSON and text, printed |
-//! | [`app`], [`keys`], [`filter`], [`view`] | the screens: state, input, rows, drawing |
+//! | [`app`], [`log`], [`keys`], [`filter`], [`view`] | the screens: state, input, rows, drawing |
 //! | [`live`], [`picker`], [`term`], [`wake`] | the interactive loops and the terminal |
 //! | [`demo`] | a workload to look at |
 //! | [`unit`], [`escape`] | how figures and foreign strings are written |
@@ -32,6 +32,7 @@ pub mod export;
 pub mod filter;
 pub mod keys;
 pub mod live;
+pub mod log;
 pub mod model;
 pub mod picker;
 pub mod process;

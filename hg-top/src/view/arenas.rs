@@ -1,6 +1,5 @@
 //! Arenas: which tier was wanted and obtained and why, what is pinned, how much is committed, growth and shrinking.
 
-use hg_probes::ProbeId;
 use hg_probes::words::{Cause, Tier, TierReason};
 use ratatui::style::Style;
 
@@ -8,7 +7,7 @@ use super::paint::{Pane, Part, bar};
 use super::table::{self, Cell, Column, Row};
 use super::theme;
 use crate::app::{App, View};
-use crate::event::Event;
+use crate::log::Line;
 use crate::model::{Arena, Figures, Process};
 use crate::unit::{age, bytes, count, percent};
 
@@ -57,16 +56,12 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
 fn growth(pane: &mut Pane<'_>, app: &App) {
     let width = pane.width();
     pane.heading(1, 0, width.saturating_sub(2), "GROWTH AND SHRINKING", "newest first");
-    let of_growth = |event: &&Event| {
-        use ProbeId::{Grow, GrowBlocked, GrowRefused, Pin, Shrink, TierChange};
-        app.scope.holds(event.pid)
-            && matches!(event.probe.id, Grow | GrowRefused | GrowBlocked | Shrink | TierChange | Pin)
-    };
+    let of_growth = |line: &&Line| app.scope.holds(line.first.pid) && line.is_growth();
     let rows = 1..pane.height();
-    for (y, event) in rows.zip(app.log.iter().rev().filter(of_growth)) {
-        let ago = age(app.now.duration_since(event.time).unwrap_or_default());
+    for (y, line) in rows.zip(app.log.newest_first().filter(of_growth)) {
+        let ago = age(app.now.duration_since(line.time()).unwrap_or_default());
         pane.right(10, y, &ago, theme::DIM);
-        pane.put(12, y, &format!("{:>7}  {}", event.pid, event.meaning()), theme::PLAIN);
+        pane.put(12, y, &format!("{:>7}  {}", line.first.pid, line.meaning()), theme::PLAIN);
     }
 }
 

@@ -8,6 +8,7 @@ use super::theme;
 use crate::alert::Alert;
 use crate::app::{App, View};
 use crate::event::Event;
+use crate::log::Line;
 use crate::model::EbpfState;
 use crate::unit::{age, clock, count};
 use hg_probes::ProbeId;
@@ -41,7 +42,7 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
     };
     table::draw(&mut pane.part(0, alerts, width, left - detail), COLUMNS, &rows, &mut state, empty);
     if detail > 0 {
-        let event = state.selected.as_deref().and_then(|id| app.log.iter().find(|event| id == self::id(event)));
+        let event = state.selected.as_deref().and_then(|id| app.log.find(id)).map(|line| &line.last);
         draw_detail(&mut pane.part(0, height - detail, width, detail), event);
     }
     app.tables[View::Events as usize] = state;
@@ -94,35 +95,28 @@ fn draw_alert(pane: &mut Pane<'_>, y: u16, now: SystemTime, alert: &Alert) {
 }
 
 fn rows(app: &App) -> Vec<Row> {
-    let in_scope = |event: &&Event| app.scope.holds(event.pid);
-    app.log
-        .iter()
-        .rev()
-        .filter(in_scope)
-        .map(|event| {
-            let style = match event.probe.id {
-                ProbeId::LockStall | ProbeId::Corruption | ProbeId::AllocFailed => theme::ALERT,
-                ProbeId::GrowRefused | ProbeId::GrowBlocked | ProbeId::OwnerDead => theme::WATCH,
-                ProbeId::Shrink => theme::GOOD,
-                _ => theme::PLAIN,
-            };
-            let seconds = event.time.duration_since(UNIX_EPOCH).unwrap_or_default();
-            Row {
-                id: id(event),
-                cells: vec![
-                    Cell::number(clock(seconds.as_secs()), seconds.as_secs_f64()).styled(theme::DIM),
-                    Cell::text(event.probe.name).styled(style),
-                    Cell::number(event.pid.to_string(), event.pid.into()),
-                    Cell::number(event.tid.to_string(), event.tid.into()),
-                    Cell::text(event.meaning()),
-                ],
-            }
-        })
-        .collect()
+    app.log.newest_first().filter(|line| app.scope.holds(line.first.pid)).map(row).collect()
 }
 
-fn id(event: &Event) -> String {
-    format!("{}/{}/{}", event.at, event.tid, event.probe.name)
+fn row(line: &Line) -> Row {
+    let event = &line.first;
+    let style = match event.probe.id {
+        ProbeId::LockStall | ProbeId::Corruption | ProbeId::AllocFailed => theme::ALERT,
+        ProbeId::GrowRefused | ProbeId::GrowBlocked | ProbeId::OwnerDead => theme::WATCH,
+        ProbeId::Shrink if line.grows == 0 => theme::GOOD,
+        _ => theme::PLAIN,
+    };
+    let seconds = line.time().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Row {
+        id: line.id(),
+        cells: vec![
+            Cell::number(clock(seconds.as_secs()), seconds.as_secs_f64()).styled(theme::DIM),
+            Cell::text(line.name()).styled(style),
+            Cell::number(event.pid.to_string(), event.pid.into()),
+            Cell::number(event.tid.to_string(), event.tid.into()),
+            Cell::text(line.meaning()),
+        ],
+    }
 }
 
 fn draw_detail(pane: &mut Pane<'_>, event: Option<&Event>) {

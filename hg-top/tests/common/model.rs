@@ -171,10 +171,12 @@ pub(crate) fn server(arguments: &[&str]) -> App {
         let stack = stack.iter().map(|frame| (*frame).to_owned()).collect();
         Event::decode(&raw, time(12) - Duration::from_secs(ago), stack).expect("a known probe")
     };
-    app.log.extend([
+    for event in [
         event(ProbeId::Grow, 4242, [1, 400 << 20, 416 << 20, 3, 0, 81_000], 11, &[]),
         event(ProbeId::Shrink, 4251, [1, 416 << 20, 412 << 20, 3, 40_000, 0], 7, &[]),
-    ]);
+    ] {
+        app.log.push(event);
+    }
     app.events(vec![
         event(ProbeId::Corruption, 4242, [1, 0, 0x7f85_2dbb_8000, 64, 1, 0], 4, &["libhg_preload.so+0x1f2a0"]),
         event(
