@@ -82,7 +82,7 @@ fn detaching_takes_no_time_and_takes_the_semaphores_down() {
         let mut fire = Fire::start(&["once"]);
         let mut source = EbpfSource::attach_without(&[fire.pid()], without).expect("attached");
         assert!(!without.multi || source.sites().links == LinkKind::Perf);
-        assert_eq!(semaphores(fire.pid()), 14, "one for each probe that is watched");
+        assert_eq!(common::listened_to(fire.pid()), 14, "one for each probe that is watched");
         fire.fire();
         assert_eq!(source.poll().expect("a sample").events.len(), 10);
         let start = Instant::now();
@@ -91,27 +91,12 @@ fn detaching_takes_no_time_and_takes_the_semaphores_down() {
         assert!(took < Duration::from_millis(250), "{took:?} without {without:?}");
         // The kernel is given its time in the background.
         let deadline = Instant::now() + Duration::from_secs(30);
-        while semaphores(fire.pid()) != 0 {
+        while common::listened_to(fire.pid()) != 0 {
             assert!(Instant::now() < deadline, "still attached");
             std::thread::sleep(Duration::from_millis(20));
         }
         fire.end();
     }
-}
-
-/// Sum of the semaphores of a process, read from its memory.
-fn semaphores(pid: u32) -> u64 {
-    use object::{Object, ObjectSection};
-    use std::os::unix::fs::FileExt;
-    let bytes = fs::read(common::fire()).expect("the example");
-    let elf = object::File::parse(&*bytes).expect("ELF");
-    let section = elf.section_by_name(".probes").expect("semaphores");
-    let first = fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
-    let base = u64::from_str_radix(first.split('-').next().expect("a mapping"), 16).expect("an address");
-    let memory = fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
-    let mut words = vec![0; section.size() as usize];
-    memory.read_exact_at(&mut words, base + section.address()).expect("its semaphores");
-    words.chunks_exact(2).map(|word| u64::from(u16::from_le_bytes([word[0], word[1]]))).sum()
 }
 
 /// Where the code of the example lies in a process.
