@@ -169,7 +169,7 @@ fn draw_detail(pane: &mut Pane<'_>, app: &App, chosen: Option<&str>) {
         x = pane.line(
             x,
             6,
-            &[(&format!("{glyph} "), style), (name, theme::PLAIN), (&format!(" {}   ", bytes(size)), theme::DIM)],
+            &[(&format!("{glyph} "), style), (name, theme::PLAIN), (&format!(" {}  ", bytes(size)), theme::DIM)],
         );
     }
     let growth = if f.grow_blocked { ("blocked", theme::ALERT) } else { ("possible", theme::GOOD) };
