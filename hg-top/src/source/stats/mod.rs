@@ -28,6 +28,9 @@ use crate::model::Arena;
 /// How long the list of a process's pages is believed; finding new ones means reading its whole memory map.
 const REDISCOVER: Duration = Duration::from_secs(5);
 
+/// How long a page may stay unwritten after it was mapped.
+const START: Duration = Duration::from_millis(500);
+
 /// The stats pages of one process.
 pub struct StatsSource {
     pid: u32,
@@ -38,7 +41,20 @@ pub struct StatsSource {
 impl StatsSource {
     /// Finds the pages of `pid`; an error if there are none.
     pub fn open(pid: u32) -> Result<StatsSource, PageError> {
-        Ok(StatsSource { pid, regions: find(pid)?, discovered: Instant::now() })
+        let source = StatsSource { pid, regions: find(pid)?, discovered: Instant::now() };
+        source.await_start();
+        Ok(source)
+    }
+
+    /// A process that has just started writes the magic of its page last: gives it a moment.
+    fn await_start(&self) {
+        let unwritten = |region: &Region| {
+            let mut magic = [0; 8];
+            Memory::of(self.pid).read(region.start, &mut magic).is_ok_and(|whole| whole && magic == [0; 8])
+        };
+        while self.discovered.elapsed() < START && self.regions.iter().all(unwritten) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Reads all pages. Blocks that keep changing come from `last`, marked as torn. An error if no page can be read.
