@@ -12,7 +12,7 @@ use crate::front::drain::{Classes, Give};
 use crate::front::{self, Fronts};
 use crate::grid::grow::Backing;
 use crate::grid::tables::Tables;
-use crate::grid::{SLACK, SharedGrid};
+use crate::grid::{Need, SLACK, SharedGrid};
 use crate::lock::Lock;
 use crate::safety::deferred::Deferred;
 use crate::sample::Sampler;
@@ -73,6 +73,9 @@ pub(crate) struct Settings {
 
 // SAFETY: S7, `settings` is written by the one thread that starts the arena, before `phase` says started.
 unsafe impl Sync for Arena {}
+
+/// How often a slow path may find room made and still get none, because other threads took all of it.
+pub(crate) const ATTEMPTS: u32 = 1000;
 
 const NEW: u32 = 0;
 const STARTING: u32 = 1;
@@ -225,6 +228,21 @@ impl Arena {
     pub(crate) fn front_budget(&self) -> u64 {
         let committed = self.page().map_or(0, |page| page.header.committed_bytes.load(Relaxed));
         (committed / 8 / self.fronts.rseq_blocks().max(1) as u64).clamp(1 << 20, 64 << 20)
+    }
+
+    /// Makes the grid able to serve a need. When it cannot, all caches are emptied once, so that no request fails while free
+    /// memory can be reached; `pressed` says that this was done.
+    pub(crate) fn make_room(&self, need: Need, pressed: &mut bool) -> Result<(), Cause> {
+        let settings = self.settings().ok_or(Cause::NoReservation)?;
+        match self.grid.grow(need, Cause::Exhausted, settings.backing, &self.hot.limit) {
+            Err((cause, _)) if *pressed || cause == Cause::Reentered => Err(cause),
+            Err(_) => {
+                *pressed = true;
+                self.trim(Cause::Pressure);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Empties all caches into their spans and gives all free memory back. Returns the bytes given back.

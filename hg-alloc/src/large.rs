@@ -3,7 +3,7 @@
 //! A request above 256 KiB wastes less than a slice, so at most an eighth. The grid lock serialises them; a large object
 //! that is freed keeps its memory for the next one until more than the slack is free (`grid/shrink.rs`).
 
-use crate::arena::Arena;
+use crate::arena::{ATTEMPTS, Arena};
 use crate::grid::tables::Kind;
 use crate::safety::check;
 use crate::size_class::{SLICE, SLICE_SHIFT};
@@ -16,9 +16,6 @@ use hg_probes::words::{Cause, CorruptionKind, Reason};
 
 /// The largest request: what the C standard's ptrdiff_t can measure.
 pub const MAX_REQUEST: usize = isize::MAX as usize;
-
-/// How often a request may find memory grown and still fail, because other threads took all of it.
-const ATTEMPTS: u32 = 1000;
 
 impl Arena {
     /// Allocates whole slices for `size` bytes at a multiple of `align` slices. Returns the address, or null, and whether
@@ -62,14 +59,7 @@ impl Arena {
                 }
                 Err(need) => {
                     drop(grid);
-                    let grown = self.grid.grow(need, Cause::Exhausted, settings.backing, &self.hot.limit);
-                    if let Err((cause, _)) = grown {
-                        if pressed || cause == Cause::Reentered {
-                            return Err(cause);
-                        }
-                        pressed = true;
-                        self.trim(Cause::Pressure);
-                    }
+                    self.make_room(need, &mut pressed)?;
                 }
             }
         }

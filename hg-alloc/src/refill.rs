@@ -3,7 +3,7 @@
 //! Sources in this order: the transfer cache, recycled cells of the class's spans, never-used cells, a new span from the
 //! grid, more memory from the system. The class lock is held while cells move, so that a fork finds none in flight.
 
-use crate::arena::Arena;
+use crate::arena::{ATTEMPTS, Arena};
 use crate::cell::{CACHED, Entry, LIVE, SAMPLED};
 use crate::central::Empty;
 use crate::front::Front;
@@ -16,9 +16,6 @@ use core::sync::atomic::Ordering::*;
 use hg_probes::catalogue::args;
 use hg_probes::emit;
 use hg_probes::words::{Cause, CorruptionKind, Reason, Source};
-
-/// How often a slow path may find memory grown and still fail, because other threads took all of it.
-const ATTEMPTS: u32 = 1000;
 
 impl Arena {
     /// `popped` is an entry that the fast path took and did not find CACHED, or none.
@@ -86,8 +83,7 @@ impl Arena {
     /// Fills the front cache with a batch and returns one cell more, still CACHED.
     fn refill(&'static self, class: usize, front: Front) -> Result<Entry, Cause> {
         let start = clock::now_ns();
-        let (Some(lock), Some(shape), Some(settings)) = (self.pools.get(class), CLASSES.get(class), self.settings())
-        else {
+        let (Some(lock), Some(shape)) = (self.pools.get(class), CLASSES.get(class)) else {
             return Err(Cause::NoReservation);
         };
         let want = shape.batch as usize;
@@ -143,15 +139,7 @@ impl Arena {
                 Err(Empty::Reentered) => return Err(Cause::Reentered),
                 Err(Empty::Grid(need)) => {
                     drop(pool);
-                    let grown = self.grid.grow(need, Cause::Exhausted, settings.backing, &self.hot.limit);
-                    if let Err((cause, _)) = grown {
-                        if pressed || cause == Cause::Reentered {
-                            return Err(cause);
-                        }
-                        // Before a NULL is returned every cache that can be reached is emptied.
-                        pressed = true;
-                        self.trim(Cause::Pressure);
-                    }
+                    self.make_room(need, &mut pressed)?;
                 }
             }
         }

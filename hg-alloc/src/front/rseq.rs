@@ -18,6 +18,31 @@ use core::arch::asm;
 /// A byte that says CENTRAL: the state of the entry that a failed pop returns.
 static NOT_CACHED: u8 = crate::cell::CENTRAL;
 
+/// One sequence: what to do with `head`, the array of the current CPU, down to the commit; and what to do if it did not
+/// come to that. `commit` is the last instruction; it may jump nowhere but to 75.
+macro_rules! sequence {
+    (steps: [$($step:literal),*], commit: $commit:literal, failed: [$($failed:literal),*], $($operands:tt)*) => {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\"", ".balign 32",
+            "77:", ".long 0, 0", ".quad 73f, 74f - 73f, 75f", ".popsection",
+            "lea {head}, [rip + 77b]",
+            "mov qword ptr fs:[{sequence}], {head}",
+            "73:",
+            "movsxd {head}, dword ptr fs:[{id}]",
+            "shl {head}, {shift}",
+            "add {head}, {array}",
+            $($step,)*
+            $commit,
+            "74:", "76:",
+            // The signature before the abort label, dressed as an instruction for disassemblers.
+            ".pushsection .text.rseq_abort, \"ax\"", ".byte 0x0f, 0xb9, 0x3d", ".long 0x53053053",
+            "75:", $($failed,)* "jmp 76b", ".popsection",
+            head = out(reg) _, shift = const BLOCK_SHIFT, $($operands)*
+            options(nostack),
+        )
+    };
+}
+
 /// Takes the topmost entry of an array of the current CPU. Its `cell` is 0, and its state not CACHED, if the array is empty
 /// or stopped, if its countdown is over, if the sequence was interrupted, or if there are no restartable sequences here.
 ///
@@ -30,32 +55,22 @@ pub(crate) unsafe fn pop(array: usize, id: isize, sequence: isize) -> Entry {
     let (cell, state): (usize, usize);
     // SAFETY: S5. The descriptor lies in this object, which is never unloaded.
     unsafe {
-        asm!(
-            ".pushsection __rseq_cs, \"aw\"", ".balign 32",
-            "77:", ".long 0, 0", ".quad 73f, 74f - 73f, 75f", ".popsection",
-            "lea {head}, [rip + 77b]",
-            "mov qword ptr fs:[{sequence}], {head}",
-            "73:", "movsxd {head}, dword ptr fs:[{id}]",
-            "shl {head}, {shift}",
-            "add {head}, {array}",
-            "mov {word:e}, dword ptr [{head}]",
-            "movzx {cell:e}, {word:x}",
-            "cmp {cell:e}, dword ptr [{head} + 4]",
-            "jbe 75f",
-            "sub {word:e}, {step}",
-            "js 75f",
-            "mov {state}, qword ptr [{head} + {cell} + 8]",
-            "mov {cell}, qword ptr [{head} + {cell}]",
-            "mov dword ptr [{head}], {word:e}",
-            "74:", "76:",
-            // The signature before the abort label, dressed as an instruction for disassemblers.
-            ".pushsection .text.rseq_abort, \"ax\"", ".byte 0x0f, 0xb9, 0x3d", ".long 0x53053053",
-            "75:", "xor {cell:e}, {cell:e}", "lea {state}, [rip + {not_cached}]", "jmp 76b", ".popsection",
-            head = out(reg) _, word = out(reg) _,
-            cell = out(reg) cell, state = out(reg) state,
+        sequence!(
+            steps: [
+                "mov {word:e}, dword ptr [{head}]",
+                "movzx {cell:e}, {word:x}",
+                "cmp {cell:e}, dword ptr [{head} + 4]",
+                "jbe 75f",
+                "sub {word:e}, {step}",
+                "js 75f",
+                "mov {state}, qword ptr [{head} + {cell} + 8]",
+                "mov {cell}, qword ptr [{head} + {cell}]"
+            ],
+            commit: "mov dword ptr [{head}], {word:e}",
+            failed: ["xor {cell:e}, {cell:e}", "lea {state}, [rip + {not_cached}]"],
+            word = out(reg) _, cell = out(reg) cell, state = out(reg) state,
             array = in(reg) array, id = in(reg) id, sequence = in(reg) sequence,
-            shift = const BLOCK_SHIFT, step = const COUNTDOWN_ONE + ENTRY, not_cached = sym NOT_CACHED,
-            options(nostack),
+            step = const COUNTDOWN_ONE + ENTRY, not_cached = sym NOT_CACHED,
         );
     }
     Entry { cell, state }
@@ -71,30 +86,21 @@ pub(crate) unsafe fn push(array: usize, id: isize, sequence: isize, entry: Entry
     let word: u32;
     // SAFETY: as in `pop`.
     unsafe {
-        asm!(
-            ".pushsection __rseq_cs, \"aw\"", ".balign 32",
-            "77:", ".long 0, 0", ".quad 73f, 74f - 73f, 75f", ".popsection",
-            "lea {head}, [rip + 77b]",
-            "mov qword ptr fs:[{sequence}], {head}",
-            "73:", "movsxd {head}, dword ptr fs:[{id}]",
-            "shl {head}, {shift}",
-            "add {head}, {array}",
-            "mov {word:e}, dword ptr [{head}]",
-            "movzx {top:e}, {word:x}",
-            "cmp {top:e}, dword ptr [{head} + 8]",
-            "jae 75f",
-            "mov qword ptr [{head} + {top} + 16], {cell}",
-            "mov qword ptr [{head} + {top} + 24], {state}",
-            "add {word:e}, {entry}",
-            "mov dword ptr [{head}], {word:e}",
-            "74:", "76:",
-            ".pushsection .text.rseq_abort, \"ax\"", ".byte 0x0f, 0xb9, 0x3d", ".long 0x53053053",
-            "75:", "xor {word:e}, {word:e}", "jmp 76b", ".popsection",
-            head = out(reg) _, top = out(reg) _, word = out(reg) word,
+        sequence!(
+            steps: [
+                "mov {word:e}, dword ptr [{head}]",
+                "movzx {top:e}, {word:x}",
+                "cmp {top:e}, dword ptr [{head} + 8]",
+                "jae 75f",
+                "mov qword ptr [{head} + {top} + 16], {cell}",
+                "mov qword ptr [{head} + {top} + 24], {state}",
+                "add {word:e}, {entry}"
+            ],
+            commit: "mov dword ptr [{head}], {word:e}",
+            failed: ["xor {word:e}, {word:e}"],
+            top = out(reg) _, word = out(reg) word,
             array = in(reg) array, id = in(reg) id, sequence = in(reg) sequence,
-            cell = in(reg) entry.cell, state = in(reg) entry.state,
-            shift = const BLOCK_SHIFT, entry = const ENTRY,
-            options(nostack),
+            cell = in(reg) entry.cell, state = in(reg) entry.state, entry = const ENTRY,
         );
     }
     word != 0
@@ -103,33 +109,22 @@ pub(crate) unsafe fn push(array: usize, id: isize, sequence: isize, entry: Entry
 /// Sets the countdown of an array of the current CPU. False if the sequence was interrupted.
 ///
 /// # Safety
-/// As for [`pop`].
+/// As for [`pop`]; and the calling thread has restartable sequences: this writes where `pop` and `push` would not.
 pub(crate) unsafe fn arm(array: usize, id: isize, sequence: isize, countdown: u16) -> bool {
     let done: u32;
     // SAFETY: as in `pop`.
     unsafe {
-        asm!(
-            ".pushsection __rseq_cs, \"aw\"", ".balign 32",
-            "77:", ".long 0, 0", ".quad 73f, 74f - 73f, 75f", ".popsection",
-            "mov {done:e}, 1",
-            "lea {head}, [rip + 77b]",
-            "mov qword ptr fs:[{sequence}], {head}",
-            "73:", "movsxd {head}, dword ptr fs:[{id}]",
-            "test {head:e}, {head:e}",
-            "js 75f",
-            "shl {head}, {shift}",
-            "add {head}, {array}",
-            "movzx {word:e}, word ptr [{head}]",
-            "or {word:e}, {countdown:e}",
-            "mov dword ptr [{head}], {word:e}",
-            "74:", "76:",
-            ".pushsection .text.rseq_abort, \"ax\"", ".byte 0x0f, 0xb9, 0x3d", ".long 0x53053053",
-            "75:", "xor {done:e}, {done:e}", "jmp 76b", ".popsection",
-            head = out(reg) _, word = out(reg) _, done = out(reg) done,
+        sequence!(
+            steps: [
+                "movzx {word:e}, word ptr [{head}]",
+                "or {word:e}, {countdown:e}",
+                "mov {done:e}, 1"
+            ],
+            commit: "mov dword ptr [{head}], {word:e}",
+            failed: ["xor {done:e}, {done:e}"],
+            word = out(reg) _, done = out(reg) done,
             array = in(reg) array, id = in(reg) id, sequence = in(reg) sequence,
             countdown = in(reg) u32::from(countdown) * COUNTDOWN_ONE,
-            shift = const BLOCK_SHIFT,
-            options(nostack),
         );
     }
     done != 0

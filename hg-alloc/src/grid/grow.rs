@@ -17,6 +17,9 @@ use hg_probes::words::{Cause, Reason, Tier, TierReason};
 /// Room for cell states is made accessible in steps of so many bytes.
 const STATES_STEP: usize = 4 << 20;
 
+/// Runs that one growth takes from memory given back before.
+const RECOMMIT_RUNS: u32 = 64;
+
 /// How memory is to be backed.
 #[derive(Clone, Copy)]
 pub(crate) struct Backing {
@@ -179,13 +182,27 @@ impl Grid {
         }
     }
 
-    /// Takes memory that was given back before: a granule, or more if the need is larger.
+    /// Takes memory that was given back before: a run that serves the need, and then others up to a granule, so that a
+    /// fragmented arena does not grow run by run.
     fn recommit(&mut self, count: u32) -> bool {
-        let Some((head, length)) = self.bins.find(&self.tables, Pool::Released, count) else { return false };
-        let taken = length.min(count.max(GRANULE));
-        self.bins.remove(&self.tables, Pool::Released, head);
-        self.put_back(Pool::Released, head + taken, length - taken);
-        self.bins.insert(&self.tables, Pool::Fresh, head, taken);
+        let Some(mut run) = self.bins.find(&self.tables, Pool::Released, count) else { return false };
+        let wanted = count.max(GRANULE);
+        let mut taken = 0;
+        for _ in 0..RECOMMIT_RUNS {
+            let (head, length) = run;
+            let part = length.min(wanted - taken);
+            self.bins.remove(&self.tables, Pool::Released, head);
+            self.put_back(Pool::Released, head + part, length - part);
+            self.bins.insert(&self.tables, Pool::Fresh, head, part);
+            taken += part;
+            match self.bins.longest(&self.tables, Pool::Released) {
+                Some(next) if taken < wanted => run = next,
+                _ => break,
+            }
+        }
+        if let Some(page) = self.page {
+            crate::stats::add(&page.header.grows, 1);
+        }
         true
     }
 
