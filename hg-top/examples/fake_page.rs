@@ -163,7 +163,7 @@ fn moving(page: &StatsPage) {
         write(&page.header.seq, &|| {
             page.header.grows.fetch_add(1, Relaxed);
         });
-        for _ in 0..200 {
+        for _ in 0..1000 {
             std::hint::spin_loop();
         }
     }

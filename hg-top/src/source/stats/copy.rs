@@ -1,7 +1,8 @@
 //! Copies of a stats page in which every block is whole.
 //!
-//! A block is taken if its `seq` was even and the same before, in and after the copy; the three reads are three system
-//! calls, so their order is certain. Others are copied again, thrice at most, and are torn then. Blocks on pages of memory
+//! A block is taken if its `seq` was even and the same before, in and after the copy. The three reads are neighbouring pieces
+//! of one system call, which takes them in order, with an atomic operation that orders memory (the pin of the page) before
+//! each; so a block is open to change for a fraction of a microsecond only. Others are copied again, thrice at most, and are torn then. Blocks on pages of memory
 //! that the target never wrote are left out: they are zero, and reading them would only make the target bigger.
 
 use std::mem::offset_of;
@@ -244,27 +245,24 @@ impl PageCopy {
 
     /// Copies `slots` once; returns those that changed meanwhile.
     fn attempt(&mut self, memory: Memory, start: u64, slots: Vec<Slot>) -> std::io::Result<Vec<Slot>> {
-        let seqs: Vec<Piece> =
-            slots.iter().map(|slot| Piece { address: start + (slot.offset + slot.seq) as u64, len: 4 }).collect();
-        let blocks: Vec<Piece> =
-            slots.iter().map(|slot| Piece { address: start + slot.offset as u64, len: slot.len }).collect();
-        let mut before = vec![0; 4 * slots.len()];
-        let mut inside = vec![0; slots.iter().map(|slot| slot.len).sum()];
-        let mut after = before.clone();
-        let readable = memory
-            .gather(&seqs, &mut before)?
-            .min(memory.gather(&blocks, &mut inside)?)
-            .min(memory.gather(&seqs, &mut after)?);
+        let pieces = |slot: &Slot| {
+            let seq = Piece { address: start + (slot.offset + slot.seq) as u64, len: 4 };
+            [seq, Piece { address: start + slot.offset as u64, len: slot.len }, seq]
+        };
+        let all: Vec<Piece> = slots.iter().flat_map(pieces).collect();
+        let mut bytes = vec![0; all.iter().map(|piece| piece.len).sum()];
+        let readable = memory.gather(&all, &mut bytes)? / 3;
         let mut changed = Vec::new();
-        let mut at = 0;
+        let mut rest = bytes.as_slice();
         for (index, slot) in slots.into_iter().enumerate() {
-            let block = &inside[at..at + slot.len];
-            at += slot.len;
-            let seq = Block(&before[4 * index..]).u32(0);
-            let same = seq == Block(&after[4 * index..]).u32(0) && seq == Block(block).u32(slot.seq);
+            let (copied, later) = rest.split_at(slot.len + 8);
+            rest = later;
+            let (before, block, after) = (&copied[..4], &copied[4..4 + slot.len], &copied[4 + slot.len..]);
             if index < readable {
                 self.bytes[slot.offset..slot.offset + slot.len].copy_from_slice(block);
             }
+            let seq = Block(block).u32(slot.seq);
+            let same = seq == Block(before).u32(0) && seq == Block(after).u32(0);
             if index < readable && same && seq.is_multiple_of(2) {
                 *self.state(&slot.place) = State::Whole;
             } else {
