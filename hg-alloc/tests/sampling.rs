@@ -5,7 +5,7 @@
 
 use hg_alloc::raw;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SCENARIO: &str = "HG_TEST_SCENARIO";
@@ -65,7 +65,10 @@ fn weights_add_up_and_every_sample_is_freed() {
     lines.read_line(&mut first).expect("bpftrace says that it attaches");
     let deadline = Instant::now() + Duration::from_secs(20);
     while !listened_to(&program) {
-        assert!(Instant::now() < deadline, "bpftrace never attached: {first}");
+        if Instant::now() >= deadline {
+            stop(&mut tracer);
+            panic!("bpftrace never attached: {first}");
+        }
     }
     let status = Command::new(&program)
         .args(["--exact", "weights_add_up_and_every_sample_is_freed"])
@@ -73,12 +76,9 @@ fn weights_add_up_and_every_sample_is_freed() {
         .status()
         .expect("the test program runs again");
     assert!(status.success());
-    let pid = tracer.id() as i32;
-    // SAFETY: our own child, not waited for yet.
-    unsafe { libc::kill(pid, libc::SIGINT) };
+    stop(&mut tracer);
     let mut text = String::new();
     lines.read_to_string(&mut text).expect("bpftrace prints its maps");
-    tracer.wait().expect("bpftrace ends");
 
     // The cells of 200 bytes have 224: weights are in bytes of cells. an even draw deviates by 0.6 of its mean, so 1200
     // samples by 2%, and 250 by 4%.
@@ -90,6 +90,17 @@ fn weights_add_up_and_every_sample_is_freed() {
     close("held", HELD * 32768, 0.25);
     close("large", LARGE * LARGE_BYTES, 0.05);
     assert_eq!(figure(&text, "allocs"), figure(&text, "frees"), "{text}");
+}
+
+/// Asks bpftrace to end until it does: one that is just starting forgets the first signal.
+fn stop(tracer: &mut Child) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while tracer.try_wait().expect("our own child").is_none() {
+        let signal = if Instant::now() < deadline { libc::SIGINT } else { libc::SIGKILL };
+        // SAFETY: our own child, not waited for yet.
+        unsafe { libc::kill(tracer.id() as i32, signal) };
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// Whether a process started now finds a listener: a scenario too small to be sampled tells by its semaphore's word.

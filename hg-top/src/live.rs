@@ -61,7 +61,7 @@ fn watch(
         if signal {
             signals.acknowledge();
         }
-        if signals.quit() {
+        if signals.quit() || (key && wake::hung_up(stdin.as_fd())) {
             return Ok(());
         }
         let mut suspend = signals.suspend();

@@ -70,11 +70,12 @@ pub fn run(found: Vec<Found>, options: &Options) -> Result<Option<Vec<u32>>, Fai
     let mut picker = Picker { found, marked: Vec::new(), state: TableState::default() };
     loop {
         screen.draw(|frame| picker.draw(frame, options))?;
-        let [_, signal] = wake::wait([Some(io::stdin().as_fd()), Some(signals.fd())], Duration::from_secs(3600));
+        let stdin = io::stdin();
+        let [_, signal] = wake::wait([Some(stdin.as_fd()), Some(signals.fd())], Duration::from_secs(3600));
         if signal {
             signals.acknowledge();
         }
-        if signals.quit() {
+        if signals.quit() || wake::hung_up(stdin.as_fd()) {
             return Ok(None);
         }
         if signals.suspend() {

@@ -19,6 +19,14 @@ pub fn readable(fd: BorrowedFd<'_>) -> bool {
     wait([Some(fd)], Duration::ZERO)[0]
 }
 
+/// Whether the other end of `fd` is gone for good: the terminal was closed. Reading on would find its end for ever.
+pub fn hung_up(fd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one structure, and the descriptor is borrowed for the call.
+    let ready = unsafe { libc::poll(&mut poll, 1, 0) };
+    ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,6 +39,9 @@ mod tests {
         let (mut near, far) = UnixStream::pair().unwrap();
         assert!(!readable(far.as_fd()));
         near.write_all(b"x").unwrap();
+        assert!(!hung_up(far.as_fd()));
         assert_eq!(wait([None, Some(far.as_fd()), Some(near.as_fd())], Duration::from_secs(1)), [false, true, false]);
+        drop(near);
+        assert!(hung_up(far.as_fd()));
     }
 }

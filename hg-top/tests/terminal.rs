@@ -129,6 +129,29 @@ fn signals_give_the_terminal_back() {
 }
 
 #[test]
+fn a_closed_terminal_ends_it() {
+    let Some(terminal) = Terminal::open("closed", 80, 24) else { return };
+    let target = FakePage::start("honest");
+    terminal.run(&format!("{} --pid {} --no-ebpf", common::HG_TOP, target.pid()));
+    assert!(terminal.shows("WHERE THE MEMORY IS", 10.0), "{}", terminal.screen());
+    let watching = format!("--pid\0{}\0", target.pid());
+    let running = || {
+        let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+        processes.flatten().any(|process| {
+            std::fs::read(process.path().join("cmdline"))
+                .is_ok_and(|line| line.ends_with(format!("{watching}--no-ebpf\0").as_bytes()))
+        })
+    };
+    assert!(running());
+    drop(terminal);
+    let end = Instant::now() + Duration::from_secs(3);
+    while running() {
+        assert!(Instant::now() < end, "it still runs without a terminal");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn suspended_and_continued() {
     let Some(terminal) = Terminal::open("suspend", 80, 24) else { return };
     let target = FakePage::start("honest");
