@@ -57,28 +57,38 @@ impl Arena {
             return true;
         }
         let batch = shape.batch as usize;
-        let destination = if pool.transfer.has_room(batch) { Destination::Transfer } else { Destination::Central };
+        let destination = if pool.transfer.has_room(batch, shape.size as usize) {
+            Destination::Transfer
+        } else {
+            Destination::Central
+        };
+        let mut cells = 0;
+        if destination == Destination::Transfer
+            // A whole batch in one sequence, as a rule: the lock is held for a copy.
+            && pool.transfer.put_batch(batch, |room| front.pop_batch(class, room))
+        {
+            cells = batch;
+        }
         let mut next = Some(entry);
-        let mut cells = 0u32;
         while let Some(entry) = next {
             if destination == Destination::Central || !pool.transfer.put(entry) {
                 pool.put_central(entry, self);
             }
             cells += 1;
-            next = if (cells as usize) <= batch { front.pop(class) } else { None };
+            next = if cells <= batch { front.pop(class) } else { None };
         }
         self.publish_class(class, &pool);
         if let Some(page) = self.page() {
             stats::class(page, class, |block| {
                 stats::add(&block.flushes, 1);
-                stats::add(&block.flushed, u64::from(cells));
+                stats::add(&block.flushed, cells as u64);
             });
         }
         drop(pool);
         emit::flush(|| args::flush {
             arena: lock.arena(),
             class: shape.size,
-            cells,
+            cells: cells as u32,
             destination,
             ns: clock::now_ns().saturating_sub(start),
         });

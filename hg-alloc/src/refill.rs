@@ -93,6 +93,14 @@ impl Arena {
             let Some(mut pool) = lock.lock(Reason::Refill) else { return self.borrow_larger(class) };
             self.fronts.open(front.block(), class);
             let mut first = Entry::NONE;
+            let mut source = Source::Transfer;
+            // A whole batch in one sequence, as a rule: the lock is held for a copy.
+            let mut reused = pool.transfer.take_batch(want, |batch| {
+                let Some((last, rest)) = batch.split_last() else { return false };
+                let taken = front.push_batch(class, rest);
+                first = if taken { *last } else { Entry::NONE };
+                taken
+            });
             let mut sink = |entry| {
                 if first.cell == 0 {
                     first = entry;
@@ -100,8 +108,9 @@ impl Arena {
                 }
                 front.push(class, entry)
             };
-            let mut source = Source::Transfer;
-            let mut reused = pool.transfer.take(want, &mut sink);
+            if reused == 0 {
+                reused = pool.transfer.take(want, &mut sink);
+            }
             let mut carved = 0;
             if reused == 0 {
                 source = Source::Central;

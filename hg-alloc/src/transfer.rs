@@ -6,7 +6,8 @@
 use crate::cell::Entry;
 use crate::size_class::BATCH_MAX;
 
-/// Batches that fit.
+/// Bytes of cells that fit (or one batch and a cell, if that is more), and the most batches.
+const BYTES: usize = 128 << 10;
 const BATCHES: usize = 8;
 
 /// A stack of entries. Under the class lock.
@@ -25,9 +26,9 @@ impl Transfer {
         self.length
     }
 
-    /// Whether a batch and one cell more fit, for a class whose batches have `batch` cells.
-    pub(crate) fn has_room(&self, batch: usize) -> bool {
-        self.length + batch < BATCHES * batch
+    /// Whether a batch and one cell more fit, for a class whose batches have `batch` cells of `size` bytes.
+    pub(crate) fn has_room(&self, batch: usize, size: usize) -> bool {
+        self.length + batch < (BYTES / size).clamp(batch + 1, BATCHES * batch)
     }
 
     /// Puts an entry on top. The caller asked [`has_room`](Self::has_room).
@@ -40,6 +41,27 @@ impl Transfer {
             }
             None => false,
         }
+    }
+
+    /// Puts a batch on top that `fill` writes, if it says that it did.
+    pub(crate) fn put_batch(&mut self, batch: usize, fill: impl FnOnce(&mut [Entry]) -> bool) -> bool {
+        let filled = self.entries.get_mut(self.length..self.length + batch).is_some_and(fill);
+        if filled {
+            self.length += batch;
+        }
+        filled
+    }
+
+    /// Takes up to `want` entries, at least one, off the top, if `drain` says that it has them all.
+    pub(crate) fn take_batch(&mut self, want: usize, drain: impl FnOnce(&[Entry]) -> bool) -> usize {
+        let rest = self.length.saturating_sub(want);
+        let drained = self.entries.get(rest..self.length).is_some_and(|batch| !batch.is_empty() && drain(batch));
+        if !drained {
+            return 0;
+        }
+        let taken = self.length - rest;
+        self.length = rest;
+        taken
     }
 
     /// Passes up to `want` entries on, topmost first, until `sink` refuses one. Returns how many it took.

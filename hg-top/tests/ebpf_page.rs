@@ -224,5 +224,6 @@ fn the_kernel_counts_what_the_page_shows() {
     let figures = |arena: &Arena| arena.figures.clone().expect("figures");
     let seen = |probe| sample.events.iter().filter(|seen| seen.event.probe == probe as u32).count() as u64;
     let (was, is) = (figures(&before), figures(&after));
+    assert_eq!(seen(ProbeId::Grow), is.grows - was.grows);
     assert_eq!(seen(ProbeId::Shrink), is.shrinks - was.shrinks);
 }

@@ -142,7 +142,7 @@ pub struct Header {
     pub committed_peak_bytes: AtomicU64,
     /// Committed bytes in free runs that were used before and not given back yet.
     pub free_dirty_bytes: AtomicU64,
-    /// Committed bytes in free runs that hold no memory: never touched, or given back.
+    /// Committed bytes in free runs that hold no memory: not touched since they were committed.
     pub free_clean_bytes: AtomicU64,
     /// Bytes of spans that belong to classes.
     pub span_bytes: AtomicU64,

@@ -94,4 +94,20 @@ impl Front<'_> {
         }
         false
     }
+
+    /// Puts a whole batch on top of a class's array, at once or not at all.
+    pub(crate) fn push_batch(&self, class: usize, batch: &[Entry]) -> bool {
+        let Front::Rseq { fronts, .. } = self else { return false };
+        let (array, id, sequence) = fronts.place(class);
+        // SAFETY: S5, slow paths run in a started arena; S1, the entries are in flight here alone.
+        unsafe { rseq::push_batch(array, id, sequence, batch) }
+    }
+
+    /// Takes as many entries as `batch` holds off the top of a class's array, at once or not at all.
+    pub(crate) fn pop_batch(&self, class: usize, batch: &mut [Entry]) -> bool {
+        let Front::Rseq { fronts, .. } = self else { return false };
+        let (array, id, sequence) = fronts.place(class);
+        // SAFETY: S5, slow paths run in a started arena.
+        unsafe { rseq::pop_batch(array, id, sequence, batch) }
+    }
 }

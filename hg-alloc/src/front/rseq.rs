@@ -106,6 +106,83 @@ pub(crate) unsafe fn push(array: usize, id: isize, sequence: isize, entry: Entry
     word != 0
 }
 
+/// Puts a batch on top of an array of the current CPU, the last entry topmost. False, having put nothing, for the reasons of
+/// [`push`], or if there is no room for all.
+///
+/// # Safety
+/// As for [`push`], for each entry.
+pub(crate) unsafe fn push_batch(array: usize, id: isize, sequence: isize, batch: &[Entry]) -> bool {
+    if batch.is_empty() {
+        return true;
+    }
+    let word: u32;
+    // SAFETY: as in `pop`; an interrupted copy lies above `top`, where nobody looks.
+    unsafe {
+        sequence!(
+            steps: [
+                "mov {word:e}, dword ptr [{head}]",
+                "movzx {top:e}, {word:x}",
+                "lea {at:e}, [{top} + {bytes}]",
+                "cmp {at:e}, dword ptr [{head} + 8]",
+                "ja 75f",
+                "lea {top}, [{head} + {top} + 16]",
+                "xor {at:e}, {at:e}",
+                "72:",
+                "movups {entry}, xmmword ptr [{from} + {at}]",
+                "movups xmmword ptr [{top} + {at}], {entry}",
+                "add {at}, 16",
+                "cmp {at}, {bytes}",
+                "jb 72b",
+                "add {word:e}, {bytes:e}"
+            ],
+            commit: "mov dword ptr [{head}], {word:e}",
+            failed: ["xor {word:e}, {word:e}"],
+            top = out(reg) _, at = out(reg) _, entry = out(xmm_reg) _, word = out(reg) word,
+            array = in(reg) array, id = in(reg) id, sequence = in(reg) sequence,
+            from = in(reg) batch.as_ptr(), bytes = in(reg) size_of_val(batch),
+        );
+    }
+    word != 0
+}
+
+/// Takes a batch off the top of an array of the current CPU, the topmost entry last. False, the batch then being rubbish,
+/// for the reasons of [`pop`], or if the array holds fewer. The countdown does not count this.
+///
+/// # Safety
+/// As for [`pop`].
+pub(crate) unsafe fn pop_batch(array: usize, id: isize, sequence: isize, batch: &mut [Entry]) -> bool {
+    let done: u64;
+    // SAFETY: as in `pop`; an interrupted copy is rubbish in a buffer of the caller.
+    unsafe {
+        sequence!(
+            steps: [
+                "mov {word:e}, dword ptr [{head}]",
+                "movzx {rest:e}, {word:x}",
+                "sub {rest:e}, {bytes:e}",
+                "jb 75f",
+                "cmp {rest:e}, dword ptr [{head} + 4]",
+                "jb 75f",
+                "lea {rest}, [{head} + {rest} + 16]",
+                "xor {at:e}, {at:e}",
+                "72:",
+                "movups {entry}, xmmword ptr [{rest} + {at}]",
+                "movups xmmword ptr [{to} + {at}], {entry}",
+                "add {at}, 16",
+                "cmp {at}, {bytes}",
+                "jb 72b",
+                "sub {word:e}, {bytes:e}",
+                "mov {at:e}, 1"
+            ],
+            commit: "mov dword ptr [{head}], {word:e}",
+            failed: ["xor {at:e}, {at:e}"],
+            rest = out(reg) _, at = out(reg) done, entry = out(xmm_reg) _, word = out(reg) _,
+            array = in(reg) array, id = in(reg) id, sequence = in(reg) sequence,
+            to = in(reg) batch.as_mut_ptr(), bytes = in(reg) size_of_val(batch),
+        );
+    }
+    done != 0
+}
+
 /// Sets the countdown of an array of the current CPU. False if the sequence was interrupted.
 ///
 /// # Safety

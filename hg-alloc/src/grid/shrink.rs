@@ -20,7 +20,7 @@ use hg_probes::words::{Cause, Reason, Tier};
 const BUDGET: u32 = 4096;
 
 /// Runs whose records one call gives back.
-const RUNS: usize = 32;
+const RUNS: usize = 64;
 
 /// Slices of a huge page.
 const PAGE: u32 = (memory::HUGE_PAGE >> SLICE_SHIFT) as u32;
@@ -29,8 +29,8 @@ impl SharedGrid {
     /// Gives free memory back until at most `keep` slices of it are left. Returns the bytes given back.
     pub(crate) fn shrink(&self, keep: u32, cause: Cause) -> u64 {
         let start = clock::now_ns();
-        let mut given = 0;
         let mut last_bytes = 0;
+        let mut given = if keep == 0 { self.release_fresh(&mut last_bytes) } else { 0 };
         for _ in 0..BUDGET {
             let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
             let Some((head, length)) = grid.candidate(keep) else { break };
@@ -65,6 +65,30 @@ impl SharedGrid {
                 cause,
                 ns: clock::now_ns().saturating_sub(start),
             });
+        }
+        given
+    }
+
+    /// Counts memory that was never touched since it was committed as given back: it holds none. Some runs per hold of the
+    /// lock. Returns the bytes.
+    fn release_fresh(&self, committed: &mut u64) -> u64 {
+        let mut given = 0;
+        for _ in 0..BUDGET / RUNS as u32 {
+            let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
+            let tables = grid.tables;
+            let mut moved = 0;
+            for _ in 0..RUNS {
+                let Some((head, length)) = grid.bins.longest(&tables, Pool::Fresh) else { break };
+                grid.bins.remove(&tables, Pool::Fresh, head);
+                grid.bins.insert(&tables, Pool::Released, head, length);
+                moved += u64::from(length) * SLICE as u64;
+            }
+            *committed = grid.committed_bytes();
+            grid.publish();
+            given += moved;
+            if moved == 0 {
+                break;
+            }
         }
         given
     }
