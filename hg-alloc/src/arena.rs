@@ -223,11 +223,12 @@ impl Arena {
         }
     }
 
-    /// Bytes of cells by which one block's front caches may grow above their first capacities: all blocks together keep at
-    /// most an eighth of the committed memory, or 1 MiB each if that is more.
+    /// Bytes of cells by which one block's front caches may grow above their first capacities: a sixteenth of the committed
+    /// memory for all blocks together, or 1 MiB each if that is more. First capacities and transfer caches take about as much
+    /// again, so caches hold an eighth.
     pub(crate) fn front_budget(&self) -> u64 {
         let committed = self.page().map_or(0, |page| page.header.committed_bytes.load(Relaxed));
-        (committed / 8 / self.fronts.rseq_blocks().max(1) as u64).clamp(1 << 20, 64 << 20)
+        (committed / 16 / self.fronts.rseq_blocks().max(1) as u64).clamp(1 << 20, 64 << 20)
     }
 
     /// Makes the grid able to serve a need. When it cannot, all caches are emptied once, so that no request fails while free
