@@ -8,7 +8,7 @@
 //! Not called for vfork and `clone`, whose children share the parent's memory.
 
 use crate::PROCESS;
-use crate::sys::thread;
+use crate::sys::{rseq, thread};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Which locks the fork took: a bit per class, and one for the grid above them; not set for a lock that the forking thread
@@ -55,6 +55,8 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     thread::forget_tid();
+    // The child is another memory space to the kernel: it has to ask for the fence again.
+    rseq::register_fence();
     PROCESS.fronts.reset_slots();
     // SAFETY: the child has one thread, and the locks were taken before the fork.
     unsafe {

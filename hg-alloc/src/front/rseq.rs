@@ -183,7 +183,7 @@ pub(crate) unsafe fn pop_batch(array: usize, id: isize, sequence: isize, batch: 
     done != 0
 }
 
-/// Sets the countdown of an array of the current CPU. False if the sequence was interrupted.
+/// Sets the countdown of an array of the current CPU. False if the array is stopped or the sequence was interrupted.
 ///
 /// # Safety
 /// As for [`pop`]; and the calling thread has restartable sequences: this writes where `pop` and `push` would not.
@@ -193,6 +193,9 @@ pub(crate) unsafe fn arm(array: usize, id: isize, sequence: isize, countdown: u1
     unsafe {
         sequence!(
             steps: [
+                // A drain takes a stopped array with plain code: nobody else may write its word.
+                "cmp dword ptr [{head} + 4], 0",
+                "jne 75f",
                 "movzx {word:e}, word ptr [{head}]",
                 "or {word:e}, {countdown:e}",
                 "mov {done:e}, 1"
