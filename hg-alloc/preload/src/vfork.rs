@@ -3,8 +3,8 @@
 //! A vfork child runs on its parent's memory and thread-local storage, but the kernel does not know it as restartable: its
 //! area keeps the parent's last ids, and a child that allocates would use a front cache of a CPU it does not run on, without
 //! protection. So the child registers the parent's area for itself. The parent sleeps meanwhile, so the area has one user;
-//! when the parent returns, the kernel writes its ids anew. If the registration fails the child has a negative id put in
-//! place of the stale one by nobody, and so must not allocate; POSIX allows it nothing but exec and _exit anyway.
+//! when the parent returns, the kernel writes its ids anew. Where the kernel refuses, the child is as unprotected as it would
+//! be without us; POSIX allows it nothing but exec and _exit anyway.
 //!
 //! The return address is kept in a register: the child's use of the shared stack would overwrite it.
 
