@@ -13,7 +13,7 @@ use hg_probes::words::{Cause, CorruptionKind, StallKind};
 use crate::event::Event;
 use crate::model::scope::same_process;
 use crate::model::{Process, Snapshot};
-use crate::process::Thread;
+use crate::process::{Thread, host_tid};
 use crate::unit;
 
 /// How long after its last occurrence an alert is still news.
@@ -272,16 +272,17 @@ fn thread(pid: u32, tid: u32) -> String {
 
 fn stall_evidence(event: &Event) -> String {
     let (lock, reason, ns) = (event.shown("lock"), event.shown("reason"), event.shown("ns"));
-    let holder = event.raw("holder_tid") as u32;
+    // Locks know their holders by the ids of the process's own namespace. The holder itself tells of a long hold.
+    let holder = || match event.raw("holder_tid") as u32 {
+        0 => None,
+        tid => Some(thread(event.pid, host_tid(event.pid, tid))),
+    };
     match StallKind::from_u64(event.raw("hold_or_wait")) {
-        Some(StallKind::Wait) if holder != 0 => {
-            format!("{lock} waited for {ns} ({reason}) by tid {}; held by tid {}", event.tid, thread(event.pid, holder))
+        Some(StallKind::Wait) => {
+            let held = holder().map_or_else(String::new, |holder| format!("; held by tid {holder}"));
+            format!("{lock} waited for {ns} ({reason}) by tid {}{held}", event.tid)
         }
-        Some(StallKind::Wait) => format!("{lock} waited for {ns} ({reason}) by tid {}", event.tid),
-        _ => format!(
-            "{lock} held {ns} ({reason}) by tid {}",
-            thread(event.pid, if holder != 0 { holder } else { event.tid })
-        ),
+        _ => format!("{lock} held {ns} ({reason}) by tid {}", thread(event.pid, event.tid)),
     }
 }
 
@@ -362,9 +363,12 @@ mod tests {
         alerts.event(&event(ProbeId::Grow, 30, [0; 6]));
         let [alert] = alerts.all()[..] else { panic!("one alert") };
         assert_eq!((alert.kind, alert.count, alert.since, alert.last), (Kind::LockStall, 2, at(10), at(20)));
-        assert_eq!(alert.evidence, "class 64 held 4.20ms (refill) by tid 4250 (dead)");
+        assert_eq!(alert.evidence, "class 64 held 4.20ms (refill) by tid 7 (dead)");
         assert_eq!((alert.stack_id, alert.stack.len()), (Some(9), 1));
         assert!(alert.fresh(at(79)) && !alert.fresh(at(81)));
+        alerts.event(&event(ProbeId::LockStall, 21, [1, 64, 0, 4_200_000, StallKind::Wait as u64, 4250]));
+        let evidence = &alerts.all()[0].evidence;
+        assert_eq!(evidence, "class 64 waited for 4.20ms (refill) by tid 7; held by tid 4250 (dead)");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::exit::{ALERT, Failure};
 use crate::export::{json, text};
 use crate::model::EbpfState;
 use crate::model::timeline::Timeline;
+use crate::say::say;
 
 /// Events that a document holds at most: the latest ones.
 const MAX_EVENTS: usize = 1000;
@@ -29,7 +30,7 @@ pub fn run(mut collector: Collector, options: &Options, watch: Duration) -> Resu
     if let EbpfState::Off(why) = collector.ebpf()
         && !options.no_ebpf
     {
-        eprintln!("hg-top: eBPF is off: {why}. Stats pages are read all the same; events and stacks are missing.");
+        say(format_args!("eBPF is off: {why} (no events, no stacks)"));
     }
     let mut timeline = Timeline::default();
     let mut alerts = Alerts::default();
@@ -65,7 +66,7 @@ fn take(collector: &mut Collector, timeline: &mut Timeline, alerts: &mut Alerts,
     timeline.push(snapshot);
     keep(new, alerts, events);
     for warning in collector.take_warnings() {
-        eprintln!("hg-top: {warning}");
+        say(warning);
     }
 }
 

@@ -16,7 +16,7 @@
 //! | [`app`], [`log`], [`keys`], [`filter`], [`view`] | the screens: state, input, rows, drawing |
 //! | [`live`], [`picker`], [`term`], [`wake`] | the interactive loops and the terminal |
 //! | [`demo`] | a workload to look at |
-//! | [`unit`], [`escape`] | how figures and foreign strings are written |
+//! | [`unit`], [`escape`], [`say`] | how figures, foreign strings and messages are written |
 
 pub mod alert;
 pub mod app;
@@ -37,6 +37,7 @@ pub mod model;
 pub mod picker;
 pub mod process;
 pub mod run;
+pub mod say;
 pub mod source;
 pub mod symbol;
 pub mod term;

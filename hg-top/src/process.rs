@@ -15,6 +15,9 @@ use crate::model::{Identity, KernelMemory};
 /// Bytes of a file under /proc that are read.
 const CAP: u64 = 64 << 10;
 
+/// Threads of a process that are looked through for one.
+const MAX_TASKS: usize = 4096;
+
 /// A process under /proc.
 pub struct Process;
 
@@ -83,6 +86,29 @@ impl Thread {
             Err(_) => Thread { comm: String::new(), state: "dead" },
         }
     }
+}
+
+/// The kernel's id of the thread that process `pid` itself knows as `tid`. The two differ where the process lives in a pid
+/// namespace, as in a container. `tid` itself if there is no such thread any more.
+pub fn host_tid(pid: u32, tid: u32) -> u32 {
+    let ids = |path: &str| {
+        let status = read(path).ok()?;
+        procfs::process::Status::from_read(status.as_slice()).ok()?.nspid
+    };
+    // From our namespace inwards: the first is what we know a thread as, the last is what it knows itself as.
+    let nested = |ids: &Vec<i32>| ids.len() > 1;
+    if ids(&format!("/proc/{pid}/status")).filter(nested).is_none() {
+        return tid;
+    }
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return tid };
+    tasks
+        .take(MAX_TASKS)
+        .filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .find(|task| {
+            let ids = ids(&format!("/proc/{pid}/task/{task}/status")).unwrap_or_default();
+            ids.last() == Some(&(tid as i32))
+        })
+        .unwrap_or(tid)
 }
 
 fn state_word(state: char) -> &'static str {
@@ -168,5 +194,29 @@ mod tests {
     fn a_dead_thread_is_dead() {
         assert_eq!(Thread::look(std::process::id(), 0x3fff_ffff).state, "dead");
         assert_ne!(Thread::look(std::process::id(), std::process::id()).state, "dead");
+    }
+
+    #[test]
+    fn threads_of_a_container_have_another_id_here() {
+        let me = std::process::id();
+        assert_eq!(host_tid(me, me), me);
+        let child = std::process::Command::new("unshare").args(["-pf", "--kill-child", "sleep", "60"]).spawn();
+        let Ok(mut unshare) = child else { return eprintln!("skipped: there is no unshare here") };
+        // The child of `unshare` is process 1 of its namespace.
+        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        let inner = loop {
+            match Process::children(&[unshare.id()]).unwrap().first() {
+                Some(inner) => break Some(*inner),
+                None if unshare.try_wait().unwrap().is_some() || std::time::Instant::now() > deadline => break None,
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let (known, unknown) = inner.map_or((0, 0), |inner| (host_tid(inner, 1), host_tid(inner, 77)));
+        let _ = unshare.kill();
+        let _ = unshare.wait();
+        match inner {
+            Some(inner) => assert_eq!((known, unknown), (inner, 77)),
+            None => eprintln!("skipped: needs the right to make namespaces"),
+        }
     }
 }

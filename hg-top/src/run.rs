@@ -1,12 +1,13 @@
 //! From the command line to the mode that serves it.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::cli::{Cli, Command, Options};
 use crate::collect::Collector;
 use crate::exit::Failure;
+use crate::say::say;
 use crate::{batch, demo, live, picker};
 
 /// How long `demo --once` watches before it prints.
@@ -15,7 +16,7 @@ const DEMO_WATCH: Duration = Duration::from_secs(3);
 /// Does what the command line says.
 pub fn main(cli: &Cli) -> ExitCode {
     dispatch(cli).unwrap_or_else(|failure| {
-        eprintln!("hg-top: {failure}");
+        say(&failure);
         failure.code()
     })
 }
@@ -47,8 +48,11 @@ fn choose(options: &Options) -> Result<ExitCode, Failure> {
         return Err(Failure::Nothing(picker::NOTHING.into()));
     }
     if !interactive(options) {
-        print!("{}", picker::table(&found));
-        return Ok(ExitCode::SUCCESS);
+        return match io::stdout().write_all(picker::table(&found).as_bytes()).and_then(|()| io::stdout().flush()) {
+            // The reader of the pipe has seen enough.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Ok(ExitCode::SUCCESS),
+        };
     }
     match picker::run(found, options)? {
         Some(pids) => watch(&pids, options, options.interval),
@@ -61,8 +65,9 @@ fn watch(pids: &[u32], options: &Options, first: Duration) -> Result<ExitCode, F
     if interactive(options) { live::run(collector, options) } else { batch::run(collector, options, first) }
 }
 
-/// Whether there is a screen and nobody asked for something else.
+/// Whether there is a screen that can be drawn on, and nobody asked for something else.
 fn interactive(options: &Options) -> bool {
     let batch = options.once || options.iterations.is_some() || options.output.is_some() || options.check;
-    !batch && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !batch && !dumb && io::stdout().is_terminal() && io::stdin().is_terminal()
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 mod common;
+use common::trouble::Trouble;
 use common::{FakePage, hg_top, stderr};
 
 #[test]
@@ -130,6 +131,74 @@ fn a_pipe_that_closes_is_no_error() {
     let output = std::process::Command::new("bash").args(["-c", &shell]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.ends_with("\n0\n"), "{text} {}", stderr(&output));
+}
+
+#[test]
+fn output_that_nobody_takes_is_no_panic() {
+    let target = FakePage::start("honest");
+    let list = format!("sleep 0.2; {}", common::HG_TOP);
+    let watch = format!("sleep 0.2; {} --pid {} --no-ebpf -i 0.1", common::HG_TOP, target.pid());
+    let full = format!("{} --pid {} --no-ebpf -i 0.1 > /dev/full", common::HG_TOP, target.pid());
+    for (shell, code) in [
+        (format!("({list}) | true; echo ${{PIPESTATUS[0]}}"), "0"),
+        (format!("({watch}) | true; echo ${{PIPESTATUS[0]}}"), "0"),
+        (format!("{} > /dev/full; echo $?", common::HG_TOP), "1"),
+        (format!("{full}; echo $?"), "1"),
+        (format!("{} --pid 999999999 2> /dev/full; echo $?", common::HG_TOP), "3"),
+        (format!("{} --pid 999999999 2>&-; echo $?", common::HG_TOP), "3"),
+    ] {
+        let output = std::process::Command::new("bash").args(["-c", &shell]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), code, "{shell}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("panicked"), "{shell}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn each_process_that_cannot_be_watched_is_told_of() {
+    let own = std::process::id().to_string();
+    let output = hg_top(&["--pid", &own, "999999998", "999999999"]);
+    assert_eq!(output.status.code(), Some(3));
+    let text = stderr(&output);
+    assert!(text.lines().all(|line| line.starts_with("hg-top: ")) && text.lines().count() == 3, "{text}");
+    assert!(text.contains(&format!("process {own} does not run on hg")) && text.contains("no process 999999999"));
+}
+
+#[test]
+fn a_stopped_target_is_read_all_the_same() {
+    let target = FakePage::start("honest");
+    let stop = std::process::Command::new("kill").args(["-STOP", &target.pid()]).status().unwrap();
+    assert!(stop.success());
+    let begin = std::time::Instant::now();
+    let output = hg_top(&["--pid", &target.pid(), "-i", "0.1", "-n", "2", "-O", "json"]);
+    assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 2);
+}
+
+#[test]
+fn a_target_that_executes_another_program_is_followed_or_said_to_have_left() {
+    let watch = |program: &str| {
+        let mut target = Trouble::start(&[]);
+        let child = std::process::Command::new(common::HG_TOP)
+            .args(["--pid", &target.pid().to_string(), "--no-ebpf", "-i", "0.3", "-n", "5", "-O", "json"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        target.ask(&format!("exec {program}"));
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        last["processes"][0].clone()
+    };
+    let off = watch("/bin/cat");
+    assert!(off["page_error"].as_str().is_some_and(|error| error.contains("executed another program")), "{off}");
+    assert!(off["arenas"][0]["live_bytes"].as_u64().unwrap() > 0, "the last figures are kept");
+    let on = watch(&format!("{} honest", common::example().display()));
+    assert_eq!((on["page_error"].as_str(), &on["exited"]), (None, &Value::Null), "{on}");
+    assert!(on["exe"].as_str().unwrap().ends_with("/fake_page"), "{on}");
+    assert_eq!(on["arenas"][0]["name"], "fake");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Reads both sources into snapshots, and follows the watched processes: those that exit stay with their last figures,
-//! children on hg join.
+//! children on hg join (and leave, some time after they ended), and one that executes another program is attached anew.
 //!
 //! Owns the sources. The live loop and the batch mode call [`Collector::sample`] once an interval and
 //! [`Collector::events`] when the ring buffer has something.
@@ -28,8 +28,14 @@ const CHILDREN: Duration = Duration::from_secs(2);
 /// Processes watched at once.
 const MAX_TARGETS: usize = 1024;
 
+/// Children that have ended and are still shown. A server that forks for each request must not fill the list with them.
+const MAX_ENDED: usize = 32;
+
 /// Names of threads kept per process.
 const MAX_THREADS: usize = 1024;
+
+/// What is said of a process that had a stats page and has none any more.
+const LEFT_HG: &str = "it executed another program, which does not run on hg; its last figures are shown";
 
 /// Both sources over the watched processes.
 pub struct Collector {
@@ -44,6 +50,10 @@ pub struct Collector {
 struct Target {
     stats: Option<StatsSource>,
     last: Process,
+    /// Whether the user named it; others are children of those.
+    named: bool,
+    /// The program that the probes were attached for.
+    attached: String,
 }
 
 impl Collector {
@@ -53,16 +63,16 @@ impl Collector {
         let mut failures = Vec::new();
         for &pid in pids.iter().take(MAX_TARGETS) {
             match Target::open(pid) {
-                Ok(target) => drop(targets.insert(pid, target)),
+                Ok(target) => drop(targets.insert(pid, Target { named: true, ..target })),
                 Err(error) => failures.push(error),
             }
         }
-        let warnings = failures.iter().map(ToString::to_string).collect();
+        let mut warnings: Vec<String> = failures.iter().map(ToString::to_string).collect();
         if targets.is_empty() {
-            return Err(failures.into_iter().next().map_or_else(
-                || Failure::Nothing("no process to watch: give --pid, or run hg-top without it to choose one".into()),
-                Failure::from,
-            ));
+            return Err(refused(failures));
+        }
+        if pids.len() > MAX_TARGETS {
+            warnings.push(format!("{} processes named, the first {MAX_TARGETS} are watched", pids.len()));
         }
         let watched: Vec<u32> = targets.keys().copied().collect();
         let tracer = if with_ebpf { Tracer::attach(&watched) } else { Tracer::off("switched off by --no-ebpf") };
@@ -104,7 +114,11 @@ impl Collector {
         let time = SystemTime::now();
         for (pid, target) in &mut self.targets {
             target.read(*pid, time);
+            if target.executed() {
+                self.warnings.extend(self.tracer.watch(*pid).err());
+            }
         }
+        self.forget_ended();
         let events = self.events();
         let mut snapshot = Snapshot {
             at: process::monotonic_ns(),
@@ -120,6 +134,17 @@ impl Collector {
     /// Ends the tracing. Takes up to a second: call it when the terminal is the user's again.
     pub fn close(self) {
         self.tracer.detach();
+    }
+
+    /// Lets go of the children that ended first, but for the last few.
+    fn forget_ended(&mut self) {
+        let ended = |(pid, target): (&u32, &Target)| Some((target.last.exited.filter(|_| !target.named)?, *pid));
+        let mut ended: Vec<(SystemTime, u32)> = self.targets.iter().filter_map(ended).collect();
+        ended.sort_unstable();
+        let surplus = ended.len().saturating_sub(MAX_ENDED);
+        for (_, pid) in &ended[..surplus] {
+            self.targets.remove(pid);
+        }
     }
 
     fn adopt_children(&mut self) {
@@ -160,7 +185,8 @@ impl Target {
             page_error: None,
             exited: None,
         };
-        let mut target = Target { stats: Some(stats), last };
+        let attached = last.identity.exe.clone();
+        let mut target = Target { stats: Some(stats), last, named: false, attached };
         target.name_threads(pid);
         Ok(target)
     }
@@ -172,11 +198,21 @@ impl Target {
             if self.last.threads.len() >= MAX_THREADS {
                 self.last.threads.clear();
             }
-            let name = Thread::look(pid, tid).comm;
+            let name = Thread::look(pid, process::host_tid(pid, tid)).comm;
             if !name.is_empty() {
                 self.last.threads.insert(tid, name);
             }
         }
+    }
+
+    /// Whether it runs another program on hg since this was asked last.
+    fn executed(&mut self) -> bool {
+        let exe = &self.last.identity.exe;
+        let other = self.last.exited.is_none() && self.last.page_error.is_none() && *exe != self.attached;
+        if other {
+            self.attached.clone_from(exe);
+        }
+        other
     }
 
     fn read(&mut self, pid: u32, now: SystemTime) {
@@ -203,6 +239,7 @@ impl Target {
                 self.last.page_error = None;
                 self.name_threads(pid);
             }
+            Err(PageError::NotOnHg(_)) => self.last.page_error = Some(LEFT_HG.to_owned()),
             Err(error) => self.last.page_error = Some(error.to_string()),
         }
         if let Ok(identity) = Proc::identity(pid)
@@ -214,9 +251,18 @@ impl Target {
     }
 }
 
-impl From<PageError> for Failure {
-    fn from(error: PageError) -> Failure {
-        let text = error.to_string();
+/// None of the processes can be watched: why, for each; the first one's reason gives the exit code.
+fn refused(errors: Vec<PageError>) -> Failure {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let text = lines.join("\nhg-top: ");
+    match errors.into_iter().next() {
+        None => Failure::Nothing("no process to watch: give --pid, or run hg-top without it to choose one".into()),
+        Some(error) => Failure::of(error, text),
+    }
+}
+
+impl Failure {
+    fn of(error: PageError, text: String) -> Failure {
         match error {
             PageError::Gone(_) | PageError::NotOnHg(_) => Failure::Nothing(text),
             PageError::Denied(_) => Failure::Permission(text),

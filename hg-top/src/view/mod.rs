@@ -120,6 +120,10 @@ fn header(pane: &mut Pane<'_>, app: &App, now: u64) {
 fn subject(app: &App, latest: &Snapshot, room: u16) -> String {
     let one = |process: &crate::model::Process| {
         let name = format!("{} {}", process.identity.comm, process.identity.pid);
+        // Said here too, as a low terminal has no line for it.
+        if process.exited.is_some() {
+            return format!("{name} exited");
+        }
         let up = format!("{name}  up {}", unit::age(process.uptime(latest.time)));
         if up.chars().count() <= room.into() { up } else { name }
     };

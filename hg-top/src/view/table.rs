@@ -174,20 +174,32 @@ fn order(a: Option<&Cell>, b: Option<&Cell>, ascending: bool) -> Ordering {
     if ascending { by_value.reverse() } else { by_value }
 }
 
+/// The least width that is worth showing of a text at the end of a line.
+const LEAST: u16 = 12;
+
 /// Where each column lies: its number, its left edge and its width.
 pub fn layout(columns: &[Column], width: u16) -> Vec<(usize, u16, u16)> {
     let mut shown: Vec<usize> = (0..columns.len()).collect();
     let needed = |shown: &[usize]| shown.iter().map(|i| columns[*i].width + 1).sum::<u16>();
     while needed(&shown) > width && shown.len() > 1 {
-        let out = shown.iter().enumerate().max_by_key(|(at, i)| (columns[**i].priority, *at)).map(|(at, _)| at);
-        out.map(|at| shown.remove(at));
+        let Some(out) = (0..shown.len()).max_by_key(|at| (columns[shown[*at]].priority, *at)) else { break };
+        let last = &columns[shown[shown.len() - 1]];
+        // Of what must be there, a text at the end makes do with less.
+        if columns[shown[out]].priority == 0
+            && !last.right
+            && needed(&shown) <= width + last.width.saturating_sub(LEAST)
+        {
+            break;
+        }
+        shown.remove(out);
     }
     let mut x = 1;
     let last = shown.last().copied();
     let place = |i: usize| {
         let at = x;
         let room = width.saturating_sub(at);
-        let own = if Some(i) == last && !columns[i].right { room.max(columns[i].width) } else { columns[i].width };
+        let least = columns[i].width.min(LEAST);
+        let own = if Some(i) == last && !columns[i].right { room.max(least) } else { columns[i].width };
         x += own + 1;
         (i, at, own)
     };
@@ -272,6 +284,9 @@ mod tests {
         assert_eq!(layout(COLUMNS, 18), [(0, 1, 5), (1, 7, 5), (2, 13, 5)]);
         assert_eq!(layout(COLUMNS, 17), [(0, 1, 5), (2, 7, 10)]);
         assert_eq!(layout(COLUMNS, 1), [(0, 1, 5)]);
+        let texts = [Column::left("A", "a", 8, 0), Column::right("B", "b", 9, 1), Column::left("C", "c", 42, 0)];
+        assert_eq!(layout(&texts, 40), [(0, 1, 8), (2, 10, 30)]);
+        assert_eq!(layout(&texts, 20), [(0, 1, 19)]);
     }
 
     #[test]

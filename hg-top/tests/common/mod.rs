@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 pub(crate) mod model;
+pub(crate) mod trouble;
 
 /// The built hg-top.
 pub(crate) const HG_TOP: &str = env!("CARGO_BIN_EXE_hg-top");

@@ -13,6 +13,7 @@ use hg_probes::page::{
 
 use super::discover::Region;
 use super::memory::{Memory, Piece, page_bytes};
+use crate::attach::rights::{Capability, Refusal};
 
 /// Copies after the first that a block is worth.
 const RETRIES: usize = 3;
@@ -296,14 +297,23 @@ fn lock_offset(reason: usize, index: usize) -> usize {
 /// What a failed read of a target's memory means.
 pub fn denied_or_gone(pid: u32, error: &std::io::Error) -> PageError {
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => PageError::Denied(format!(
-            "permission denied to read the memory of process {pid}: be its user, or have CAP_SYS_PTRACE (root); \
-             kernel.yama.ptrace_scope here: {}. Run: sudo hg-top --pid {pid}",
-            yama()
-        )),
+        Some(libc::EPERM | libc::EACCES) => PageError::Denied(denied(pid)),
         Some(libc::ESRCH | libc::ENOENT) => PageError::Gone(pid),
         _ => PageError::Damaged { pid, what: error.to_string() },
     }
+}
+
+fn denied(pid: u32) -> String {
+    let what = format!("permission denied to read the memory of process {pid}");
+    let refusal = Refusal::look(&[Capability::SysPtrace]);
+    if refusal.missing.is_empty() {
+        // Being root is not enough, so there is no use in advising it.
+        return format!("{what} although CAP_SYS_PTRACE is there: {refusal}");
+    }
+    format!(
+        "{what}: be its user, or have CAP_SYS_PTRACE (root); kernel.yama.ptrace_scope here: {}. Run: sudo hg-top --pid {pid}",
+        yama()
+    )
 }
 
 fn yama() -> String {
