@@ -17,8 +17,8 @@ use hg_probes::words::{Cause, Reason, Tier, TierReason};
 /// Room for cell states is made accessible in steps of so many bytes.
 const STATES_STEP: usize = 4 << 20;
 
-/// Runs that one growth takes from memory given back before.
-const RECOMMIT_RUNS: u32 = 64;
+/// Runs that one growth joins with their neighbours.
+const GATHER_RUNS: u32 = 64;
 
 /// How memory is to be backed.
 #[derive(Clone, Copy)]
@@ -55,6 +55,7 @@ impl SharedGrid {
         limit: &AtomicUsize,
     ) -> Result<(), (Cause, Errno)> {
         let start = clock::now_ns();
+        let mut compacted = false;
         loop {
             let Some(mut grid) = self.lock.lock(Reason::Grow) else {
                 return Err((Cause::Reentered, Errno(libc::EDEADLK)));
@@ -71,16 +72,24 @@ impl SharedGrid {
                 futex::wait(&self.grown, seen, 100_000_000);
                 continue;
             }
-            let old_bytes = grid.committed_bytes();
-            if let Need::Slices(count) = need
-                && grid.recommit(count)
-            {
-                let unblocked = core::mem::take(&mut grid.blocked);
-                let (new_bytes, tier) = (grid.committed_bytes(), grid.tier);
-                grid.publish();
-                drop(grid);
-                self.tell_growth(old_bytes, new_bytes, tier, cause, start, unblocked);
-                return Ok(());
+            let mut old_bytes = grid.committed_bytes();
+            if let Need::Slices(count) = need {
+                grid.gather_fresh();
+                old_bytes = grid.committed_bytes();
+                if grid.recommit(count) {
+                    let unblocked = core::mem::take(&mut grid.blocked);
+                    let (new_bytes, tier) = (grid.committed_bytes(), grid.tier);
+                    grid.publish();
+                    drop(grid);
+                    self.tell_growth(old_bytes, new_bytes, tier, cause, start, unblocked);
+                    return Ok(());
+                }
+                if !compacted && grid.is_scattered() {
+                    compacted = true;
+                    drop(grid);
+                    self.shrink(0, Cause::Exhausted);
+                    continue;
+                }
             }
             let plan = match grid.plan(need) {
                 Ok(plan) => plan,
@@ -182,24 +191,32 @@ impl Grid {
         }
     }
 
-    /// Takes memory that was given back before: a run that serves the need, and then others up to a granule, so that a
-    /// fragmented arena does not grow run by run.
-    fn recommit(&mut self, count: u32) -> bool {
-        let Some(mut run) = self.bins.find(&self.tables, Pool::Released, count) else { return false };
-        let wanted = count.max(GRANULE);
-        let mut taken = 0;
-        for _ in 0..RECOMMIT_RUNS {
-            let (head, length) = run;
-            let part = length.min(wanted - taken);
-            self.bins.remove(&self.tables, Pool::Released, head);
-            self.put_back(Pool::Released, head + part, length - part);
-            self.bins.insert(&self.tables, Pool::Fresh, head, part);
-            taken += part;
-            match self.bins.longest(&self.tables, Pool::Released) {
-                Some(next) if taken < wanted => run = next,
-                _ => break,
-            }
+    /// Joins committed memory that nobody touched with the memory around it that was given back, to which it is equal: of
+    /// pieces that earlier growths left, runs become that serve larger requests.
+    fn gather_fresh(&mut self) {
+        for _ in 0..GATHER_RUNS {
+            let Some((head, length)) = self.bins.longest(&self.tables, Pool::Fresh) else { break };
+            self.bins.remove(&self.tables, Pool::Fresh, head);
+            self.bins.insert(&self.tables, Pool::Released, head, length);
         }
+    }
+
+    /// Whether more than half of the accessible memory is free, and yet no run of it serves a request.
+    fn is_scattered(&self) -> bool {
+        self.bins.slices(Pool::Dirty) + self.bins.slices(Pool::Released) > self.top / 2
+    }
+
+    /// Takes memory that was given back before: a granule if the run has that much, or what the need is. The longest run
+    /// serves for longest, so growths are few.
+    fn recommit(&mut self, count: u32) -> bool {
+        let Some((head, length)) = self.bins.longest(&self.tables, Pool::Released) else { return false };
+        if length < count {
+            return false;
+        }
+        let taken = length.min(count.max(GRANULE));
+        self.bins.remove(&self.tables, Pool::Released, head);
+        self.put_back(Pool::Released, head + taken, length - taken);
+        self.bins.insert(&self.tables, Pool::Fresh, head, taken);
         if let Some(page) = self.page {
             crate::stats::add(&page.header.grows, 1);
         }
