@@ -77,37 +77,42 @@ impl<T> Lock<T> {
         let held = thread::rank();
         let rank = self.rank();
         thread::set_rank(rank.max(held));
-        let wait_ns = match self.word.compare_exchange(0, tid, Acquire, Relaxed) {
-            Ok(_) => 0,
-            Err(owner) if rank > held && owner & !WAITERS != tid => self.wait(tid, reason),
+        let waited = match self.word.compare_exchange(0, tid, Acquire, Relaxed) {
+            Ok(_) => Waited::default(),
+            Err(owner) if rank > held && owner & !WAITERS != tid => self.wait(tid, reason, owner & !WAITERS),
             Err(_) => {
                 thread::set_rank(held);
                 return None;
             }
         };
-        Some(Guard { lock: self, reason, tid, held, wait_ns, since_ns: clock::now_ns() })
+        Some(Guard { lock: self, reason, tid, held, waited, since_ns: clock::now_ns() })
     }
 
     #[cold]
-    fn wait(&self, tid: u32, reason: Reason) -> u64 {
+    fn wait(&self, tid: u32, reason: Reason, mut holder: u32) -> Waited {
         let start = clock::now_ns();
+        let threshold = self.stall_ns.load(Relaxed);
+        let mut told = false;
+        let done = |told: bool, holder: u32| {
+            let ns = clock::now_ns().saturating_sub(start);
+            Waited { ns, untold: if ns >= threshold && !told { holder } else { 0 } }
+        };
         for _ in 0..SPINS {
             core::hint::spin_loop();
             if self.word.load(Relaxed) == 0 && self.word.compare_exchange(0, tid, Acquire, Relaxed).is_ok() {
-                return clock::now_ns().saturating_sub(start);
+                return done(told, holder);
             }
         }
-        let threshold = self.stall_ns.load(Relaxed);
-        let mut told = false;
         loop {
             let word = self.word.load(Relaxed);
             if word == 0 {
                 // Others may sleep too: keep the mark, so that the release wakes the next one.
                 if self.word.compare_exchange(0, tid | WAITERS, Acquire, Relaxed).is_ok() {
-                    return clock::now_ns().saturating_sub(start);
+                    return done(told, holder);
                 }
                 continue;
             }
+            holder = word & !WAITERS;
             let marked = word | WAITERS;
             if word != marked && self.word.compare_exchange(word, marked, Relaxed, Relaxed).is_err() {
                 continue;
@@ -115,7 +120,7 @@ impl<T> Lock<T> {
             let waited = clock::now_ns().saturating_sub(start);
             if waited >= threshold && !told {
                 told = true;
-                self.tell_stall(reason, waited, StallKind::Wait, word & !WAITERS);
+                self.tell_stall(reason, waited, StallKind::Wait, holder);
             }
             // Once told, the deadline is far: only a release matters.
             let timeout = if told { 1_000_000_000 } else { (threshold - waited).max(1_000) };
@@ -184,6 +189,14 @@ impl<T> Lock<T> {
     }
 }
 
+/// How a lock was waited for.
+#[derive(Clone, Copy, Default)]
+struct Waited {
+    ns: u64,
+    /// The last holder seen, if the wait became a stall that was not told while it lasted; else 0.
+    untold: u32,
+}
+
 /// The right to use the value. Dropping it writes the times, releases the lock and fires the probes.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
@@ -191,7 +204,7 @@ pub(crate) struct Guard<'a, T> {
     tid: u32,
     /// The rank that the thread held before.
     held: u32,
-    wait_ns: u64,
+    waited: Waited,
     since_ns: u64,
 }
 
@@ -225,7 +238,7 @@ impl<T> Drop for Guard<'_, T> {
             stats::change(&block.seq, || {
                 block.lock.store(lock.id.load(Relaxed), Relaxed);
                 stats::record(&block.hold, hold_ns, now, self.tid, hold_ns >= threshold);
-                stats::record(&block.wait, self.wait_ns, now, self.tid, self.wait_ns >= threshold);
+                stats::record(&block.wait, self.waited.ns, now, self.tid, self.waited.ns >= threshold);
             });
         }
         if lock.word.swap(0, Release) & WAITERS != 0 {
@@ -235,8 +248,11 @@ impl<T> Drop for Guard<'_, T> {
         let arena = lock.arena.load(Relaxed);
         let id = LockId(lock.id.load(Relaxed));
         let reason = self.reason;
-        emit::lock_acquire(|| args::lock_acquire { arena, lock: id, reason, wait_ns: self.wait_ns });
+        emit::lock_acquire(|| args::lock_acquire { arena, lock: id, reason, wait_ns: self.waited.ns });
         emit::lock_release(|| args::lock_release { arena, lock: id, reason, hold_ns });
+        if self.waited.untold != 0 {
+            lock.tell_stall(reason, self.waited.ns, StallKind::Wait, self.waited.untold);
+        }
         if hold_ns >= threshold {
             lock.tell_stall(reason, hold_ns, StallKind::Hold, self.tid);
         }
