@@ -2,6 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 use hg_probes::page::StatsPage;
 
@@ -25,14 +28,29 @@ pub struct Region {
 /// The stats pages of a process, in the order of their addresses. None means: it does not run on hg.
 pub fn regions(pid: u32) -> io::Result<Vec<Region>> {
     let maps = File::open(format!("/proc/{pid}/maps"))?;
-    parse(BufReader::new(maps.take(MAX_MAPS)))
+    parse(BufReader::new(maps.take(MAX_MAPS)), memfd_device())
 }
 
-fn parse(mut maps: impl BufRead) -> io::Result<Vec<Region>> {
+/// The device of every memfd of this kernel, as maps files write it. A file of any other, whatever its name, may be one that
+/// answers no read: a target's own FUSE mount, say.
+fn memfd_device() -> &'static str {
+    static DEVICE: OnceLock<String> = OnceLock::new();
+    DEVICE.get_or_init(|| {
+        // SAFETY: the name is a C string, and the descriptor is ours alone.
+        let memfd = unsafe {
+            let fd = libc::memfd_create(c"hg-top".as_ptr(), libc::MFD_CLOEXEC);
+            (fd >= 0).then(|| File::from_raw_fd(fd))
+        };
+        let device = memfd.and_then(|memfd| memfd.metadata().ok()).map_or(1, |metadata| metadata.dev());
+        format!("{:02x}:{:02x}", libc::major(device), libc::minor(device))
+    })
+}
+
+fn parse(mut maps: impl BufRead, device: &str) -> io::Result<Vec<Region>> {
     let mut regions = Vec::new();
     let mut line = Vec::new();
     while maps.read_until(b'\n', &mut line)? > 0 {
-        regions.extend(region(&line));
+        regions.extend(region(&line, device));
         if regions.len() == MAX_ARENAS {
             break;
         }
@@ -42,9 +60,9 @@ fn parse(mut maps: impl BufRead) -> io::Result<Vec<Region>> {
 }
 
 /// `START-END PERMS OFFSET DEV INODE    /memfd:hg.stats (deleted)`, where the whole page is one mapping from offset 0.
-fn region(line: &[u8]) -> Option<Region> {
+fn region(line: &[u8], memfd_device: &str) -> Option<Region> {
     let line = std::str::from_utf8(line).ok()?;
-    // Cheap for the thousands of other lines; a file on disk cannot have device 00:.. and this path at once.
+    // Cheap for the thousands of other lines.
     let fields = line.trim_end().strip_suffix("/memfd:hg.stats (deleted)")?;
     let mut fields = fields.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -55,7 +73,7 @@ fn region(line: &[u8]) -> Option<Region> {
     let end = u64::from_str_radix(end, 16).ok()?;
     let len = end.checked_sub(start)?;
     let whole = offset.bytes().all(|b| b == b'0') && len >= size_of::<StatsPage>() as u64;
-    (whole && permissions.starts_with('r') && device.starts_with("00:")).then(|| Region {
+    (whole && permissions.starts_with('r') && device == memfd_device).then(|| Region {
         start,
         len,
         shared: permissions.ends_with('s'),
@@ -86,12 +104,13 @@ mod tests {
 7f0000500000-7f0000600000 rw-p 00001000 00:01 2052                       /memfd:hg.stats (deleted)
 7f0000700000-7f0000800000 ---p 00000000 00:01 2053                       /memfd:hg.stats (deleted)
 7f0000900000-7f0000a00000 rw-p 00000000 08:01 2054                       /memfd:hg.stats (deleted)
+7f0000900000-7f0000a00000 rw-p 00000000 00:2d 2054                       /memfd:hg.stats (deleted)
 7f0000b00000-7f0000c00000 rw-p 00000000 00:01 2055                       /memfd:hg.statsx (deleted)
 zzzz-7f0000c00000 rw-p 00000000 00:01 2055                       /memfd:hg.stats (deleted)
 7f0000c00000-7f0000b00000 rw-p 00000000 00:01 2055                       /memfd:hg.stats (deleted)
 7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]
 ";
-        let found = parse(maps.as_bytes()).unwrap();
+        let found = parse(maps.as_bytes(), "00:01").unwrap();
         assert_eq!(
             found,
             [
@@ -104,7 +123,7 @@ zzzz-7f0000c00000 rw-p 00000000 00:01 2055                       /memfd:hg.stats
     #[test]
     fn the_number_of_arenas_is_bounded() {
         let line = "7f0000000000-7f0000100000 rw-p 00000000 00:01 2049   /memfd:hg.stats (deleted)\n";
-        assert_eq!(parse(line.repeat(1000).as_bytes()).unwrap().len(), MAX_ARENAS);
+        assert_eq!(parse(line.repeat(1000).as_bytes(), "00:01").unwrap().len(), MAX_ARENAS);
     }
 
     #[test]
