@@ -22,7 +22,7 @@ use crate::sys::{Errno, KeepErrno, clock, env, futex, memory, rseq, thread};
 use crate::transfer::Transfer;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
-use hg_probes::page::{self, StatsPage};
+use hg_probes::page::{self, ClassStats, StatsPage};
 use hg_probes::words::{Cause, LockId, Reason, Tier};
 
 /// What stands under a class's lock.
@@ -257,7 +257,7 @@ impl Arena {
             if let Some(mut pool) = pool.lock(Reason::Drain) {
                 pool.empty_transfer(self);
                 pool.central.detach_all_free(&self.grid);
-                self.publish_class(class, &pool);
+                self.publish_class(class, &pool, |_| {});
             }
         }
         self.grid.shrink(0, cause)
@@ -272,10 +272,11 @@ impl Arena {
         }
     }
 
-    /// Brings the gauges of a class's block up to date. Under the class lock.
-    pub(crate) fn publish_class(&self, class: usize, pool: &Pool) {
+    /// Counts something in a class's block, and brings its gauges up to date. Under the class lock.
+    pub(crate) fn publish_class(&self, class: usize, pool: &Pool, count: impl FnOnce(&ClassStats)) {
         let (Some(page), Some(shape)) = (self.page(), CLASSES.get(class)) else { return };
         stats::class(page, class, |block| {
+            count(block);
             let spans = u64::from(pool.central.spans);
             block.transfer_cells.store(pool.transfer.length() as u64, Relaxed);
             block.spans.store(spans, Relaxed);
@@ -321,10 +322,7 @@ impl Classes for Arena {
             cells += 1;
             pool.put_central(entry, self);
         });
-        if let Some(page) = self.page() {
-            stats::class(page, class, |block| stats::add(&block.drained, cells));
-        }
-        self.publish_class(class, &pool);
+        self.publish_class(class, &pool, |block| stats::add(&block.drained, cells));
         true
     }
 }

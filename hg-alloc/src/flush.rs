@@ -77,13 +77,10 @@ impl Arena {
             cells += 1;
             next = if cells <= batch { front.pop(class) } else { None };
         }
-        self.publish_class(class, &pool);
-        if let Some(page) = self.page() {
-            stats::class(page, class, |block| {
-                stats::add(&block.flushes, 1);
-                stats::add(&block.flushed, cells as u64);
-            });
-        }
+        self.publish_class(class, &pool, |block| {
+            stats::add(&block.flushes, 1);
+            stats::add(&block.flushed, cells as u64);
+        });
         drop(pool);
         emit::flush(|| args::flush {
             arena: lock.arena(),

@@ -121,14 +121,11 @@ impl Arena {
                 carved = pool.central.carve(want, &mut sink);
             }
             if reused + carved > 0 {
-                self.publish_class(class, &pool);
-                if let Some(page) = self.page() {
-                    stats::class(page, class, |block| {
-                        stats::add(&block.refills, 1);
-                        stats::add(&block.reused, reused as u64);
-                        stats::add(&block.carved, carved as u64);
-                    });
-                }
+                self.publish_class(class, &pool, |block| {
+                    stats::add(&block.refills, 1);
+                    stats::add(&block.reused, reused as u64);
+                    stats::add(&block.carved, carved as u64);
+                });
                 drop(pool);
                 emit::refill(|| args::refill {
                     arena: lock.arena(),
