@@ -100,6 +100,17 @@ impl Fronts {
                     }
                 });
             }
+            self.give_back_slot(index);
+        }
+    }
+
+    /// Gives the memory of a slot's block back if all of its arrays are empty. Its lock is held, but nobody waits for it.
+    fn give_back_slot(&self, index: usize) {
+        if let Some(slot) = self.slot_at(index)
+            && (0..COUNT).all(|class| self.head(slot.block, class).top() == 0)
+        {
+            // A refusal costs memory only.
+            let _ = memory::give_back(self.block_address(slot.block), super::BLOCK);
         }
     }
 
