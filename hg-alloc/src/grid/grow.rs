@@ -72,10 +72,9 @@ impl SharedGrid {
                 futex::wait(&self.grown, seen, 100_000_000);
                 continue;
             }
-            let mut old_bytes = grid.committed_bytes();
             if let Need::Slices(count) = need {
                 grid.gather_fresh();
-                old_bytes = grid.committed_bytes();
+                let old_bytes = grid.committed_bytes();
                 if grid.recommit(count) {
                     let unblocked = core::mem::take(&mut grid.blocked);
                     let (new_bytes, tier) = (grid.committed_bytes(), grid.tier);
@@ -113,6 +112,8 @@ impl SharedGrid {
                 Err(errno) => self.refuse(grid, need, Cause::Kernel, errno),
                 Ok(backed) => {
                     let unblocked = core::mem::take(&mut grid.blocked);
+                    // Others may have given memory back during the system calls: what this growth adds is seen from here.
+                    let old_bytes = grid.committed_bytes();
                     grid.adopt(&plan, backed.as_ref());
                     limit.store((grid.top as usize) * SLICE, Release);
                     let new_bytes = grid.committed_bytes();
@@ -206,21 +207,28 @@ impl Grid {
         self.bins.slices(Pool::Dirty) + self.bins.slices(Pool::Released) > self.top / 2
     }
 
-    /// Takes memory that was given back before: a granule if the run has that much, or what the need is. The longest run
-    /// serves for longest, so growths are few.
+    /// Takes memory that was given back before: the longest run, if it serves the need, and then others up to a granule, so
+    /// that a scattered arena does not grow run by run.
     fn recommit(&mut self, count: u32) -> bool {
-        let Some((head, length)) = self.bins.longest(&self.tables, Pool::Released) else { return false };
-        if length < count {
-            return false;
+        let mut left = count.max(GRANULE);
+        let mut need = count;
+        for _ in 0..GATHER_RUNS {
+            let Some((head, length)) = self.bins.longest(&self.tables, Pool::Released) else { break };
+            if length < need || left == 0 {
+                break;
+            }
+            let taken = length.min(left);
+            self.bins.remove(&self.tables, Pool::Released, head);
+            self.put_back(Pool::Released, head + taken, length - taken);
+            self.bins.insert(&self.tables, Pool::Fresh, head, taken);
+            left -= taken;
+            need = 0;
         }
-        let taken = length.min(count.max(GRANULE));
-        self.bins.remove(&self.tables, Pool::Released, head);
-        self.put_back(Pool::Released, head + taken, length - taken);
-        self.bins.insert(&self.tables, Pool::Fresh, head, taken);
-        if let Some(page) = self.page {
+        let grew = need == 0;
+        if grew && let Some(page) = self.page {
             crate::stats::add(&page.header.grows, 1);
         }
-        true
+        grew
     }
 
     fn plan(&self, need: Need) -> Result<Plan, Cause> {
