@@ -213,13 +213,20 @@ impl Arena {
         header.fronts_count.store((self.fronts.rseq_blocks() + front::slot::COUNT) as u32, Relaxed);
         header.fronts_rseq.store(self.fronts.rseq_blocks() as u32, Relaxed);
         header.base_address.store(tables.base as u64, Relaxed);
+        header.runs_address.store(tables.runs as u64, Relaxed);
+        header.spans_address.store(tables.spans as u64, Relaxed);
+        header.descriptors_address.store(tables.descriptors as u64, Relaxed);
+        header.tiers_address.store(tables.tiers as u64, Relaxed);
+        header.states_address.store(tables.states as u64, Relaxed);
         header.page_bytes.store(memory::HUGE_PAGE as u64, Relaxed);
         header.slice_bytes.store(size_class::SLICE as u64, Relaxed);
         header.reserved_bytes.store(u64::from(tables.cap) * size_class::SLICE as u64, Relaxed);
+        header.ceiling_bytes.store(u64::from(tables.cap) * size_class::SLICE as u64, Relaxed);
         for (class, block) in page.classes.iter().enumerate().take(COUNT) {
             block.size.store(CLASSES[class].size, Relaxed);
             block.front_offset.store(front::OFFSETS[class], Relaxed);
             block.entry_bytes.store(front::ENTRY, Relaxed);
+            block.front_zone.store(u32::MAX, Relaxed);
         }
     }
 

@@ -5,6 +5,7 @@
 //! | [`words`] | the enums that probes, stats page and screens share (tier, reason, cause, ...) | everyone |
 //! | [`catalogue`] | every USDT probe: name, arguments with units, rate class; and its `emit` function | allocator fires, hg-top reads |
 //! | [`page`] | the stats page: a `repr(C)`, versioned set of counters any reader copies without a lock | allocator writes, hg-top reads |
+//! | [`grid`] | the grid's records in the target's memory: who has each slice, how full spans are | allocator writes, hg-top reads |
 //! | [`maps`] | keys and values of the kernel maps | hg-ebpf writes, hg-top reads |
 //!
 //! The crate is `no_std` and has no dependencies, so that the BPF program, the allocator and hg-top can all use it.
@@ -12,6 +13,7 @@
 #![no_std]
 
 pub mod catalogue;
+pub mod grid;
 pub mod maps;
 pub mod page;
 mod usdt;

@@ -32,7 +32,7 @@ pub const NAME: &core::ffi::CStr = c"hg.stats";
 pub const MAGIC: u64 = u64::from_le_bytes(*b"hg.stats");
 
 /// Version of the layout. A reader that knows an older one says so and reads nothing.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Places for size classes; the header tells how many are in use.
 pub const MAX_CLASSES: usize = 64;
@@ -54,10 +54,33 @@ pub const BUCKETS: usize = 32;
 pub const CORRUPTION_KINDS: usize = 8;
 
 /// Places for causes of a refused growth or a failed allocation.
-pub const CAUSES: usize = 16;
+pub const CAUSES: usize = 32;
 
-/// The part of an array's first word that says how many bytes of entries it holds.
+/// Places for tiers.
+pub const TIERS: usize = 8;
+
+/// Places for reasons of a tier.
+pub const TIER_REASONS: usize = 16;
+
+/// Places for decisions of maintenance.
+pub const DECISIONS: usize = 32;
+
+/// The part of an array's first word that says where its topmost entry is, in units of [`FRONT_UNIT`] bytes.
 pub const FRONT_MASK: u32 = 0xffff;
+
+/// Unit of the places in an array, bytes.
+pub const FRONT_UNIT: u32 = 1;
+
+/// Number of entries in an array whose first word is `word`: its first few stand behind that word, and if it was ever
+/// larger, all stand from `zone` on ([`ClassStats::front_zone`]).
+pub const fn front_entries(word: u32, zone: u32, entry_bytes: u32) -> u32 {
+    let top = word & FRONT_MASK;
+    let units = if top >= zone { top - zone } else { top };
+    match (units * FRONT_UNIT).checked_div(entry_bytes) {
+        Some(entries) => entries,
+        None => 0,
+    }
+}
 
 /// Feature bits of [`Header::features`].
 pub mod feature {
@@ -86,6 +109,8 @@ pub struct StatsPage {
     pub classes: [ClassStats; MAX_CLASSES],
     /// Per reason and lock. The reason stands outside, so that a small program touches few pages.
     pub locks: [[LockStats; MAX_LOCKS]; REASONS],
+    /// What maintenance decided and why, a ring.
+    pub policy: Policy,
 }
 
 /// Identity, and the figures of the arena as a whole. Written under the grid lock unless a field says otherwise.
@@ -131,6 +156,16 @@ pub struct Header {
     pub page_bytes: AtomicU64,
     /// Bytes of a slice, the unit of spans and large objects.
     pub slice_bytes: AtomicU64,
+    /// Records of the grid, arrays by slice: [`RunRecord`](crate::grid::RunRecord), first address.
+    pub runs_address: AtomicU64,
+    /// [`SpanRecord`](crate::grid::SpanRecord), first address.
+    pub spans_address: AtomicU64,
+    /// [`DescriptorRecord`](crate::grid::DescriptorRecord), first address.
+    pub descriptors_address: AtomicU64,
+    /// What backs each page of the grid, a byte of [`tier_byte`](crate::grid::tier_byte) each, first address.
+    pub tiers_address: AtomicU64,
+    /// Cell states, first address; span records count from it.
+    pub states_address: AtomicU64,
     /// Room for identity yet to come.
     pub reserved_identity: [AtomicU64; 8],
 
@@ -174,6 +209,28 @@ pub struct Header {
     pub grows: AtomicU64,
     /// Shrinks.
     pub shrinks: AtomicU64,
+    /// Slices below this one are or were accessible: records beyond it mean nothing.
+    pub top_slices: AtomicU64,
+    /// Bytes on their way to the system: 0 whenever nobody is giving memory back.
+    pub limbo_bytes: AtomicU64,
+    /// Committed bytes that are kept whatever the load.
+    pub floor_bytes: AtomicU64,
+    /// The most that may be committed: the cap, or the ceiling of a profile.
+    pub ceiling_bytes: AtomicU64,
+    /// Bytes that were in use by spans and large objects at the moment when they were most.
+    pub used_peak_bytes: AtomicU64,
+    /// [`Cause`](crate::words::Cause) of the refusal that blocks growth, and since when, `CLOCK_MONOTONIC`, ns.
+    pub blocked_cause: AtomicU32,
+    /// Thread that maintains the arena, in its own pid namespace; 0 for none.
+    pub maintenance_tid: AtomicU32,
+    /// Since when growth is blocked, `CLOCK_MONOTONIC`, ns; 0 if it is not.
+    pub blocked_since_ns: AtomicU64,
+    /// How long free memory is kept while somebody maintains the arena, ms.
+    pub decay_ms: AtomicU64,
+    /// Bytes that each tier backs, by [`Tier`](crate::words::Tier), verified at the growth that brought them.
+    pub tier_bytes: [AtomicU64; TIERS],
+    /// Steps down from the tier wanted, by [`TierReason`](crate::words::TierReason).
+    pub tier_reasons: [AtomicU64; TIER_REASONS],
     /// Refused growths, by [`Cause`](crate::words::Cause).
     pub grows_refused: [AtomicU64; CAUSES],
 
@@ -193,10 +250,14 @@ pub struct ClassStats {
     /// Size of a cell, bytes; 0 marks an unused place.
     pub size: AtomicU32,
     /// Where the class's array lies in each block of front caches, bytes. Its first 32-bit word holds the bytes of entries
-    /// in the array, under [`FRONT_MASK`].
+    /// in the array, see [`front_entries`].
     pub front_offset: AtomicU32,
     /// Bytes of an entry of that array.
     pub entry_bytes: AtomicU32,
+    /// Where the array's entries stand once it is a large one, in units of [`FRONT_UNIT`] bytes from its first word.
+    pub front_zone: AtomicU32,
+    /// Nothing yet.
+    pub reserved: AtomicU32,
     /// Refills of front caches.
     pub refills: AtomicU64,
     /// Recycled cells they handed out.
@@ -219,6 +280,46 @@ pub struct ClassStats {
     pub drained: AtomicU64,
     /// Bytes of slices of these spans.
     pub span_bytes: AtomicU64,
+}
+
+/// What maintenance decided and why. Written by whoever maintains the arena, one at a time.
+#[repr(C, align(128))]
+pub struct Policy {
+    /// Odd while the ring changes.
+    pub seq: AtomicU32,
+    /// Nothing yet.
+    pub reserved: AtomicU32,
+    /// Decisions ever written; the last stands at `(written - 1) % DECISIONS`.
+    pub written: AtomicU64,
+    /// Ticks of maintenance.
+    pub ticks: AtomicU64,
+    /// The last of them, `CLOCK_MONOTONIC`, ns.
+    pub last_tick_ns: AtomicU64,
+    /// The ring.
+    pub decisions: [Decision; DECISIONS],
+}
+
+/// One decision of maintenance. Equal ones in a row are one, counted.
+#[repr(C)]
+pub struct Decision {
+    /// The last time, `CLOCK_MONOTONIC`, ns.
+    pub at_ns: AtomicU64,
+    /// How many times in a row.
+    pub times: AtomicU64,
+    /// A [`Verdict`](crate::words::Verdict).
+    pub verdict: AtomicU32,
+    /// A [`Why`](crate::words::Why).
+    pub why: AtomicU32,
+    /// Bytes that moved, or that the decision is about.
+    pub bytes: AtomicU64,
+    /// The page in the way, where one was.
+    pub page: AtomicU32,
+    /// Size of the cells in the way, bytes; 0 for a large object.
+    pub class: AtomicU32,
+    /// How many cells stand in the way there.
+    pub cells: AtomicU64,
+    /// A percentage that was compared, and with what: `usage << 32 | limit`.
+    pub percent: AtomicU64,
 }
 
 /// Figures of one lock for one reason. Written under that lock.

@@ -33,7 +33,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What backs a page of an arena, worst to best.
+    /// What backs a page of an arena.
     Tier {
         /// Nothing yet: the arena committed no memory.
         None = 0, "none";
@@ -45,6 +45,8 @@ words! {
         Thp = 3, "THP";
         /// Pages of the hugetlb pool.
         Hugetlb = 4, "hugetlb";
+        /// Folios of 64 KiB (mTHP).
+        Mid = 5, "64K";
     }
 }
 
@@ -65,6 +67,12 @@ words! {
         PoolEmpty = 5, "hugetlb pool empty";
         /// No counter of the kernel could be read, so the outcome is unknown and base pages are assumed.
         Unverified = 6, "kernel counters unreadable";
+        /// The kernel does not offer the tier.
+        NotOffered = 7, "not offered by the kernel";
+        /// Children of a fork would inherit the memory.
+        Inherited = 8, "children would inherit it";
+        /// The memory was too sparsely used for a huge page.
+        Sparse = 9, "too sparsely used";
     }
 }
 
@@ -93,6 +101,100 @@ words! {
         NoReservation = 9, "no address space";
         /// Refused: a signal handler interrupted the allocator in its slow path.
         Reentered = 10, "re-entered";
+        /// Free memory that nobody needed for the decay time.
+        Idle = 11, "idle";
+        /// Refused: the ceiling of the profile is reached.
+        Ceiling = 12, "profile ceiling";
+        /// Refused: the hugetlb pool is empty.
+        HugetlbPool = 13, "hugetlb pool";
+        /// Refused: RLIMIT_MEMLOCK.
+        Memlock = 14, "memlock limit";
+        /// Refused: the memory limit of a control group.
+        Cgroup = 15, "cgroup limit";
+        /// Refused: the host would be left with too little free memory.
+        HostFloor = 16, "host floor";
+        /// Refused: RLIMIT_AS.
+        AddressSpace = 17, "address-space limit";
+        /// Refused: vm.max_map_count.
+        MapCount = 18, "map count limit";
+        /// Refused: strict overcommit (vm.overcommit_memory=2).
+        Overcommit = 19, "overcommit limit";
+    }
+}
+
+words! {
+    /// What maintenance decided.
+    Verdict {
+        /// To leave things as they are.
+        Keep = 0, "keep";
+        /// To commit more memory.
+        Grow = 1, "grow";
+        /// To give memory back.
+        Shrink = 2, "shrink";
+        /// To empty front and transfer caches that nobody used.
+        Drain = 3, "drain";
+    }
+}
+
+words! {
+    /// Why maintenance decided what it did.
+    Why {
+        /// Nothing is free that could be given back.
+        NothingFree = 0, "nothing is free";
+        /// No more is committed than the floor.
+        AtFloor = 1, "at the floor";
+        /// Memory was free for less than the decay time.
+        Young = 2, "free for less than the decay time";
+        /// Memory was free for the decay time.
+        Idle = 3, "free for the decay time";
+        /// Live cells stand on every page.
+        PinnedByCells = 4, "pinned by cells";
+        /// Large objects stand on every page.
+        PinnedByLarge = 5, "pinned by a large object";
+        /// The usage calls for it, by the profile or by growth ahead of demand.
+        Usage = 6, "usage";
+        /// The profile waits before it acts again.
+        CoolOff = 7, "cool-off";
+        /// The profile has no `scale down`.
+        NoScaleDown = 8, "the profile never shrinks";
+        /// The profile's ceiling or the cap is reached.
+        Ceiling = 9, "ceiling reached";
+        /// A limit of the system refused growth.
+        Blocked = 10, "growth is blocked";
+        /// What one tick may do is done.
+        Budget = 11, "budget of a tick spent";
+        /// Only said, not done: a dry run.
+        DryRun = 12, "dry run";
+    }
+}
+
+words! {
+    /// What a run of slices is.
+    RunKind {
+        /// Not the head of a run.
+        None = 0, "inside a run";
+        /// Free.
+        Free = 1, "free";
+        /// The last slice of a free run of two slices or more.
+        FreeTail = 2, "free tail";
+        /// Cells of one class.
+        Span = 3, "span";
+        /// One large object.
+        Large = 4, "large object";
+        /// On its way to the system.
+        Busy = 5, "on its way to the system";
+    }
+}
+
+words! {
+    /// What the memory of a free run is.
+    FreePool {
+        /// Committed, and used before: it holds memory.
+        Dirty = 0, "dirty";
+        /// Committed and not touched since: it reads as zero.
+        Fresh = 1, "fresh";
+        /// Given back to the system, no longer committed.
+        Released = 2, "released";
     }
 }
 

@@ -5,8 +5,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use hg_probes::grid::{DescriptorRecord, RunRecord, SpanRecord};
 use hg_probes::maps::{ClassKey, ClassValue, Event, HistogramValue, LockKey, LockValue, Lost, Watched};
-use hg_probes::page::{self, ClassStats, Header, Histogram, LockStats, StatsPage};
+use hg_probes::page::{self, ClassStats, Decision, Header, Histogram, LockStats, Policy, StatsPage};
 use hg_probes::words;
 
 const fn size_of_field<S, F>(_: fn(&S) -> &F) -> usize {
@@ -45,7 +46,7 @@ macro_rules! numbers {
 fn layouts() -> String {
     let mut text = String::new();
     writeln!(text, "magic {:#x} version {}", page::MAGIC, page::VERSION).unwrap();
-    layout!(text, StatsPage { header, classes, locks });
+    layout!(text, StatsPage { header, classes, locks, policy });
     layout!(
         text,
         Header {
@@ -69,6 +70,11 @@ fn layouts() -> String {
             base_address,
             page_bytes,
             slice_bytes,
+            runs_address,
+            spans_address,
+            descriptors_address,
+            tiers_address,
+            states_address,
             reserved_identity,
             reserved_bytes,
             committed_bytes,
@@ -90,6 +96,17 @@ fn layouts() -> String {
             grow_blocked,
             grows,
             shrinks,
+            top_slices,
+            limbo_bytes,
+            floor_bytes,
+            ceiling_bytes,
+            used_peak_bytes,
+            blocked_cause,
+            maintenance_tid,
+            blocked_since_ns,
+            decay_ms,
+            tier_bytes,
+            tier_reasons,
             grows_refused,
             allocs_failed,
             corruptions,
@@ -103,6 +120,8 @@ fn layouts() -> String {
             size,
             front_offset,
             entry_bytes,
+            front_zone,
+            reserved,
             refills,
             reused,
             carved,
@@ -116,6 +135,11 @@ fn layouts() -> String {
             span_bytes,
         }
     );
+    layout!(text, Policy { seq, reserved, written, ticks, last_tick_ns, decisions });
+    layout!(text, Decision { at_ns, times, verdict, why, bytes, page, class, cells, percent });
+    layout!(text, RunRecord { kind, pool, reserved, length, next, previous });
+    layout!(text, SpanRecord { next, previous, listed, reserved, free, carved, states, hint });
+    layout!(text, DescriptorRecord { reciprocal, start, first_state, array });
     layout!(text, LockStats { seq, lock, hold, wait });
     layout!(text, Histogram { count, sum_ns, max_ns, max_at_ns, max_tid, stalls, buckets });
     layout!(text, Watched { keys, parent, reserved });
@@ -139,7 +163,7 @@ fn layouts() -> String {
     for probe in hg_probes::PROBES {
         writeln!(text, "probe {:>2} {}", probe.id as u16, probe.name).unwrap();
     }
-    numbers!(text, Tier TierReason Cause Reason StallKind CorruptionKind Source Destination);
+    numbers!(text, Tier TierReason Cause Reason StallKind CorruptionKind Source Destination Verdict Why RunKind FreePool);
     text
 }
 
@@ -167,6 +191,8 @@ fn the_layout_is_the_one_readers_know() {
 fn counts_agree_with_the_words() {
     assert_eq!(page::REASONS, words::Reason::ALL.len());
     const { assert!(words::Cause::ALL.len() <= page::CAUSES) };
+    const { assert!(words::Tier::ALL.len() <= page::TIERS) };
+    const { assert!(words::TierReason::ALL.len() <= page::TIER_REASONS) };
     const { assert!(words::CorruptionKind::ALL.len() <= page::CORRUPTION_KINDS) };
 }
 

@@ -264,6 +264,11 @@ impl Grid {
             Plan::Slices { from, to } => {
                 self.top = to;
                 self.bins.insert(&self.tables, Pool::Fresh, from, to - from);
+                let tier = backed.map_or(Tier::Base, |backed| backed.tier);
+                let pinned = backed.is_some_and(|backed| backed.pinned_bytes > 0);
+                for page in from as usize / tables::PAGE_SLICES..(to as usize).div_ceil(tables::PAGE_SLICES) {
+                    self.tables.tier_byte(page).store(hg_probes::grid::tier_byte(tier, pinned), Relaxed);
+                }
             }
         }
         if let Some(backed) = backed {

@@ -270,6 +270,11 @@ impl Grid {
             let fronts = self.fronts.map_or(0, Fronts::bytes);
             let tables = self.states_used + records + fronts + size_of::<StatsPage>();
             header.metadata_bytes.store(tables as u64, Relaxed);
+            header.top_slices.store(u64::from(self.top), Relaxed);
+            let used = bytes(self.span_slices + self.large_slices);
+            if used > header.used_peak_bytes.load(Relaxed) {
+                header.used_peak_bytes.store(used, Relaxed);
+            }
             header.pinned_bytes.store(self.pinned_bytes, Relaxed);
             header.tier.store(self.tier as u32, Relaxed);
             header.grow_blocked.store(u32::from(self.blocked), Relaxed);

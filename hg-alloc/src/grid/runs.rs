@@ -7,18 +7,7 @@
 
 use super::tables::{Kind, NONE, Run, Tables};
 use crate::size_class::log2;
-
-/// What the memory of a free run is.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pool {
-    /// Committed, and used before: it holds memory.
-    Dirty,
-    /// Committed and not touched since: it reads as zero.
-    Fresh,
-    /// Given back to the system, no longer committed.
-    Released,
-}
+pub(crate) use hg_probes::words::FreePool as Pool;
 
 const POOLS: usize = 3;
 const BINS: usize = 256;

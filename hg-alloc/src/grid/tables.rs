@@ -4,10 +4,11 @@
 //! descriptors   32 bytes a slice   read by every free
 //! runs          16 bytes a slice   what the grid knows of it; under the grid lock
 //! spans         28 bytes a slice   what its class knows of it; under the class lock
+//! tiers         1 byte a page      what backs it, for readers; atomic
 //! states        bitmap and state bytes of spans, in blocks of 64 bytes
 //! user memory   slices
 //! ```
-//! One reservation holds all five, user memory last and apart from the rest by a guard of inaccessible pages, so that
+//! One reservation holds all six, user memory last and apart from the rest by a guard of inaccessible pages, so that
 //! nothing an overrun of a user block can reach is ever followed (S4).
 //!
 //! A [`Run`] that is not the head (or, for free runs, the tail) of a run has kind None.
@@ -15,10 +16,16 @@
 use super::runs::Pool;
 use crate::size_class::{CLASSES, SLICE, SLICE_SHIFT};
 use crate::sys::{Errno, memory};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use hg_probes::grid::{DescriptorRecord, RunRecord, SpanRecord};
+pub(crate) use hg_probes::words::RunKind as Kind;
 
 /// Inaccessible bytes between the tables and user memory.
 const GUARD: usize = memory::HUGE_PAGE;
+
+/// Slices of a page of the grid.
+pub(crate) const PAGE_SLICES: usize = memory::HUGE_PAGE >> SLICE_SHIFT;
 
 /// Bytes of accessible memory that always follow the last block of states: as many as a span can have cells.
 pub(crate) const STATES_MARGIN: usize = 4096;
@@ -34,24 +41,6 @@ pub(crate) struct Descriptor {
     pub(crate) first_state: AtomicUsize,
     /// The class's array in block 0 of the front caches.
     pub(crate) array: AtomicUsize,
-}
-
-/// What a run is.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Not the head of a run.
-    None,
-    /// Free, in a bin.
-    Free,
-    /// The last slice of a free run of two slices or more.
-    FreeTail,
-    /// Cells of one class.
-    Span,
-    /// One large object.
-    Large,
-    /// On its way to the system.
-    Busy,
 }
 
 /// What the grid knows of a slice. Owned by the grid lock.
@@ -84,6 +73,21 @@ pub(crate) struct Span {
     pub(crate) hint: u32,
 }
 
+/// Readers of the stats page know the records by these shapes.
+const _: () = {
+    assert!(size_of::<Descriptor>() == size_of::<DescriptorRecord>());
+    assert!(offset_of!(Descriptor, array) == offset_of!(DescriptorRecord, array));
+    assert!(size_of::<Run>() == size_of::<RunRecord>());
+    assert!(
+        offset_of!(Run, kind) == offset_of!(RunRecord, kind) && offset_of!(Run, pool) == offset_of!(RunRecord, pool)
+    );
+    assert!(offset_of!(Run, length) == offset_of!(RunRecord, length));
+    assert!(size_of::<Span>() == size_of::<SpanRecord>());
+    assert!(offset_of!(Span, free) == offset_of!(SpanRecord, free));
+    assert!(offset_of!(Span, carved) == offset_of!(SpanRecord, carved));
+    assert!(offset_of!(Span, states) == offset_of!(SpanRecord, states));
+};
+
 /// Bytes of the tables for one slice, its states aside.
 pub(crate) const SLICE_BYTES: usize = size_of::<Descriptor>() + size_of::<Run>() + size_of::<Span>();
 
@@ -94,8 +98,10 @@ pub(crate) const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 pub(crate) struct Tables {
     pub(crate) descriptors: usize,
-    runs: usize,
-    spans: usize,
+    pub(crate) runs: usize,
+    pub(crate) spans: usize,
+    /// A byte of `hg_probes::grid::tier_byte` for each page.
+    pub(crate) tiers: usize,
     pub(crate) states: usize,
     states_reserved: usize,
     /// First address of user memory.
@@ -106,7 +112,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) const fn new() -> Self {
-        Tables { descriptors: 0, runs: 0, spans: 0, states: 0, states_reserved: 0, base: 0, cap: 0 }
+        Tables { descriptors: 0, runs: 0, spans: 0, tiers: 0, states: 0, states_reserved: 0, base: 0, cap: 0 }
     }
 
     /// Reserves address space for a cap of `cap_bytes` and its tables.
@@ -116,16 +122,18 @@ impl Tables {
         let descriptors = part(cap * size_of::<Descriptor>());
         let runs = part((cap + 1) * size_of::<Run>());
         let spans = part(cap * size_of::<Span>());
+        let tiers = part(cap / PAGE_SLICES + 1);
         // A byte of state and a bit of bitmap for each 16 bytes, and what rounding adds.
         let states = part(cap * (SLICE / 16 * 5 / 4));
-        let start = memory::reserve(descriptors + runs + spans + states + GUARD + (cap << SLICE_SHIFT))?;
+        let start = memory::reserve(descriptors + runs + spans + tiers + states + GUARD + (cap << SLICE_SHIFT))?;
         Ok(Tables {
             descriptors: start,
             runs: start + descriptors,
             spans: start + descriptors + runs,
-            states: start + descriptors + runs + spans,
+            tiers: start + descriptors + runs + spans,
+            states: start + descriptors + runs + spans + tiers,
             states_reserved: states - GUARD,
-            base: start + descriptors + runs + spans + states + GUARD,
+            base: start + descriptors + runs + spans + tiers + states + GUARD,
             cap: cap as u32,
         })
     }
@@ -139,7 +147,10 @@ impl Tables {
             memory::commit(start, end - start)?;
             committed += end - start;
         }
-        Ok(committed)
+        let start = (self.tiers + from as usize / PAGE_SLICES) / memory::BASE_PAGE * memory::BASE_PAGE;
+        let end = (self.tiers + to as usize / PAGE_SLICES + 1).next_multiple_of(memory::BASE_PAGE);
+        memory::commit(start, end - start)?;
+        Ok(committed + end - start)
     }
 
     /// Gives back whole pages of the records of a run on its way to the system, its first and last slice aside. Zeros say
@@ -186,6 +197,12 @@ impl Tables {
         }
         let aligned = self.address(slice).next_multiple_of((align as usize) << SLICE_SHIFT);
         self.slice_of(aligned)
+    }
+
+    /// The byte that tells readers what backs a page below the top.
+    pub(crate) fn tier_byte(&self, page: usize) -> &AtomicU8 {
+        // SAFETY: S4, the bytes of pages below the top are accessible for ever.
+        unsafe { &*((self.tiers + page) as *const AtomicU8) }
     }
 
     /// The run record of a slice below the top (or at it). Under the grid lock.

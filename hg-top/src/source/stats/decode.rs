@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-use hg_probes::page::{BUCKETS, ClassStats, FRONT_MASK, Header, Histogram as Raw, LockStats, feature, kind};
+use hg_probes::page::{BUCKETS, ClassStats, Header, Histogram as Raw, LockStats, feature, front_entries, kind};
 use hg_probes::words::{LockId, Reason, Tier, TierReason};
 
 use super::copy::{Block, PageCopy};
@@ -94,6 +94,7 @@ fn front_cells(copy: &PageCopy, memory: Memory) -> BTreeMap<usize, u64> {
         let Some(block) = block else { continue };
         let offset = u64::from(block.u32(offset_of!(ClassStats, front_offset)));
         let entry = block.u32(offset_of!(ClassStats, entry_bytes));
+        let zone = block.u32(offset_of!(ClassStats, front_zone));
         let head = |front: u64| base.checked_add(front.checked_mul(stride)?)?.checked_add(offset);
         let pieces: Option<Vec<Piece>> =
             (0..u64::from(count)).map(|front| Some(Piece { address: head(front)?, len: 4 })).collect();
@@ -101,7 +102,7 @@ fn front_cells(copy: &PageCopy, memory: Memory) -> BTreeMap<usize, u64> {
         let mut heads = vec![0; 4 * pieces.len()];
         if memory.gather(&pieces, &mut heads).is_ok_and(|read| read == pieces.len()) {
             let bytes = heads.chunks_exact(4).map(|head| u32::from_ne_bytes(head.try_into().unwrap_or_default()));
-            let sane = bytes.map(|bytes| u64::from((bytes & FRONT_MASK) / entry));
+            let sane = bytes.map(|bytes| u64::from(front_entries(bytes, zone, entry)));
             cells.insert(index, sane.sum());
         }
     }
