@@ -67,15 +67,22 @@ impl SharedGrid {
                 return Err((Cause::Reentered, Errno(libc::EDEADLK)));
             }
             if grid.growing != 0 {
+                if let Need::More(_) = need {
+                    // Growth is on its way; what comes ahead of demand need not wait for it.
+                    return Ok(());
+                }
                 let seen = self.grown.load(Relaxed);
                 drop(grid);
                 futex::wait(&self.grown, seen, 100_000_000);
                 continue;
             }
-            if let Need::Slices(count) = need {
-                grid.gather_fresh();
+            if let Need::Slices(count) | Need::More(count) = need {
+                let whole = matches!(need, Need::Slices(_));
+                if whole {
+                    grid.gather_fresh();
+                }
                 let old_bytes = grid.committed_bytes();
-                if grid.recommit(count) {
+                if grid.recommit(if whole { count } else { 1 }, count.max(GRANULE)) {
                     let unblocked = core::mem::take(&mut grid.blocked);
                     let (new_bytes, tier) = (grid.committed_bytes(), grid.tier);
                     grid.publish();
@@ -83,7 +90,7 @@ impl SharedGrid {
                     self.tell_growth(old_bytes, new_bytes, tier, cause, start, unblocked);
                     return Ok(());
                 }
-                if !compacted && grid.is_scattered() {
+                if whole && !compacted && grid.is_scattered() {
                     compacted = true;
                     drop(grid);
                     self.shrink(0, Cause::Exhausted);
@@ -144,7 +151,7 @@ impl SharedGrid {
         drop(grid);
         let arena = self.lock.arena();
         let wanted_bytes = match need {
-            Need::Slices(count) => u64::from(count) * SLICE as u64,
+            Need::Slices(count) | Need::More(count) => u64::from(count) * SLICE as u64,
             Need::States => STATES_STEP as u64,
         };
         emit::grow_refused(|| args::grow_refused { arena, wanted_bytes, cause, errno: errno.0 });
@@ -188,6 +195,7 @@ impl Grid {
             Need::Slices(count) => {
                 [Pool::Dirty, Pool::Fresh].iter().any(|pool| self.bins.find(&self.tables, *pool, count).is_some())
             }
+            Need::More(_) => false,
             Need::States => self.states_used + tables::STATES_MARGIN + STATES_STEP / 2 < self.states_committed,
         }
     }
@@ -207,11 +215,9 @@ impl Grid {
         self.bins.slices(Pool::Dirty) + self.bins.slices(Pool::Released) > self.top / 2
     }
 
-    /// Takes memory that was given back before: the longest run, if it serves the need, and then others up to a granule, so
-    /// that a scattered arena does not grow run by run.
-    fn recommit(&mut self, count: u32) -> bool {
-        let mut left = count.max(GRANULE);
-        let mut need = count;
+    /// Takes memory that was given back before: the longest run, if it has `need` slices, and then others up to `left` in
+    /// all, so that a scattered arena does not grow run by run.
+    fn recommit(&mut self, mut need: u32, mut left: u32) -> bool {
         for _ in 0..GATHER_RUNS {
             let Some((head, length)) = self.bins.longest(&self.tables, Pool::Released) else { break };
             if length < need || left == 0 {
@@ -232,13 +238,13 @@ impl Grid {
     }
 
     fn plan(&self, need: Need) -> Result<Plan, Cause> {
-        let count = match need {
+        let missing = match need {
             Need::States => return Ok(Plan::States { from: self.states_committed }),
-            Need::Slices(count) => count,
+            Need::Slices(count) => count - self.fresh_tail().min(count),
+            Need::More(count) => count,
         };
         let from = self.top;
         let left = self.tables.cap - from;
-        let missing = count - self.fresh_tail().min(count);
         let granules = missing.div_ceil(GRANULE).max(1).saturating_mul(GRANULE);
         match missing {
             _ if missing > self.tables.cap => Err(Cause::TooLarge),

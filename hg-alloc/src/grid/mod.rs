@@ -37,6 +37,8 @@ const LOOK_BACK: u32 = 1024;
 pub(crate) enum Need {
     /// So many contiguous slices.
     Slices(u32),
+    /// So many slices more than are committed now, wherever they lie: growth ahead of demand.
+    More(u32),
     /// Room for cell states.
     States,
 }
