@@ -1,4 +1,4 @@
-//! hg beside other allocators, in one run: `cargo run --release -p hg-bench -- pair`.
+//! hg beside other allocators, in one run: `cargo run --release -p hg-bench -- pair` for speed, `... -- rss` for memory.
 //!
 //! Each allocator is measured in children of this program that preload it. The rounds interleave: every allocator once,
 //! then every one again, so that a change of the machine's mood meets all alike; the median over the rounds is reported.
@@ -8,30 +8,57 @@
 //! | [`patterns`] | what a child does and times, through the C library's symbols |
 //! | [`peers`] | which allocators there are and where |
 //! | [`rounds`] | the interleaved rounds |
+//! | [`rss`] | the same for resident memory, with loads of its own |
 //! | [`table`] | medians and ratios, as Markdown and JSON |
 
 mod patterns;
 mod peers;
 mod rounds;
+mod rss;
 mod table;
 
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::patterns::Pattern;
 use crate::peers::Peer;
 
 /// Compares hg's malloc with the system's other allocators, side by side in one run.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version, about, args_conflicts_with_subcommands = true)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Memory>,
+    #[command(flatten)]
+    speed: Speed,
+}
+
+#[derive(Subcommand)]
+enum Memory {
+    /// Resident memory instead of time: at the peak of a load, when all is freed, and after a rest.
+    Rss {
+        #[command(flatten)]
+        rss: rss::Rss,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(clap::Args)]
+struct Speed {
     /// What to measure; `all` for everything.
     #[arg(value_name = "PATTERN", default_value = "pair", value_parser = patterns_of)]
     patterns: Patterns,
     /// Interleaved rounds.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+struct Common {
     /// Another allocator to preload, besides those found on the system.
     #[arg(long = "peer", value_name = "NAME=PATH", value_parser = Peer::parse)]
     peers: Vec<Peer>,
@@ -58,11 +85,19 @@ fn patterns_of(word: &str) -> Result<Patterns, String> {
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
-    if words.next().as_deref() == Some(rounds::CHILD) {
-        return patterns::child(words);
+    match words.next().as_deref() {
+        Some(rounds::CHILD) => return patterns::child(words),
+        Some(rss::child::CHILD) => return rss::child::child(words),
+        _ => {}
     }
-    match run(&Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+    let cli = Cli::parse();
+    let done = match &cli.command {
+        None => time(&cli.speed),
+        Some(Memory::Rss { rss, common }) => memory(rss, common),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(message) => {
             eprintln!("hg-bench: {message}");
             ExitCode::from(2)
@@ -70,25 +105,41 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> Result<(), String> {
-    let mut peers = vec![Peer::hg(cli.hg.as_deref())?, Peer::glibc()];
-    peers.extend(peers::installed());
-    peers.extend(cli.peers.iter().cloned());
-    for peer in &peers {
-        eprintln!(
-            "{:<12} {}",
-            peer.name,
-            peer.library.as_deref().map_or("(the C library's own)".into(), |p| p.display().to_string())
-        );
-    }
+fn time(speed: &Speed) -> Result<bool, String> {
+    let peers = list(vec![Peer::hg(speed.common.hg.as_deref())?], &speed.common);
     let mut results = Vec::new();
-    for &pattern in &cli.patterns.0 {
-        let result = table::Result::of(pattern, &peers, &rounds::run(pattern, &peers, cli.rounds)?);
+    for &pattern in &speed.patterns.0 {
+        let result = table::Result::of(pattern, &peers, &rounds::run(pattern, &peers, speed.rounds)?);
         println!("{result}");
         results.push(result);
     }
-    let json = serde_json::to_string(&results).map_err(|error| error.to_string())?;
-    match &cli.json {
+    put(&results, &speed.common)?;
+    Ok(true)
+}
+
+fn memory(rss: &rss::Rss, common: &Common) -> Result<bool, String> {
+    let hg = Peer::hg(common.hg.as_deref())?;
+    let maintained = hg.with("hg, thread", ("HG_THREAD", "1"));
+    let (summaries, holds) = rss::run(rss, &list(vec![hg, maintained], common))?;
+    put(&summaries, common)?;
+    Ok(holds)
+}
+
+/// hg, the C library's allocator, what is installed and what was named; told on stderr.
+fn list(mut peers: Vec<Peer>, common: &Common) -> Vec<Peer> {
+    peers.push(Peer::glibc());
+    peers.extend(peers::installed());
+    peers.extend(common.peers.iter().cloned());
+    for peer in &peers {
+        let library = peer.library.as_deref().map_or("(the C library's own)".into(), |path| path.display().to_string());
+        eprintln!("{:<12} {library}", peer.name);
+    }
+    peers
+}
+
+fn put(results: &impl serde::Serialize, common: &Common) -> Result<(), String> {
+    let json = serde_json::to_string(results).map_err(|error| error.to_string())?;
+    match &common.json {
         Some(path) => std::fs::write(path, json).map_err(|error| format!("{}: {error}", path.display())),
         None => {
             println!("{json}");

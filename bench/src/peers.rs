@@ -10,6 +10,8 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// The library to preload, or `None` for the C library's own allocator.
     pub(crate) library: Option<PathBuf>,
+    /// Variables of its environment.
+    pub(crate) variables: Vec<(&'static str, &'static str)>,
 }
 
 /// Allocators looked for on the system: name, and how the file name of their library starts.
@@ -22,11 +24,16 @@ const KNOWN: [(&str, &str); 5] = [
 ];
 
 impl Peer {
+    /// A peer without variables.
+    pub(crate) fn new(name: &str, library: Option<PathBuf>) -> Peer {
+        Peer { name: name.into(), library, variables: Vec::new() }
+    }
+
     /// A peer given as `NAME=PATH`.
     pub(crate) fn parse(word: &str) -> Result<Peer, String> {
         match word.split_once('=') {
             Some((name, path)) if !name.is_empty() && Path::new(path).is_file() => {
-                Ok(Peer { name: name.into(), library: Some(path.into()) })
+                Ok(Peer::new(name, Some(path.into())))
             }
             Some((_, path)) => Err(format!("{path} is no file")),
             None => Err("NAME=PATH".into()),
@@ -35,7 +42,7 @@ impl Peer {
 
     /// The C library's own allocator.
     pub(crate) fn glibc() -> Peer {
-        Peer { name: "glibc".into(), library: None }
+        Peer::new("glibc", None)
     }
 
     /// hg: the library given, or the one beside this program. Under `cargo run` it is built first, so that what is
@@ -60,7 +67,24 @@ impl Peer {
         if !library.is_file() {
             return Err(format!("{} is missing: cargo build --release -p hg-preload", library.display()));
         }
-        Ok(Peer { name: "hg".into(), library: Some(library) })
+        Ok(Peer::new("hg", Some(library)))
+    }
+
+    /// The same allocator under another name, with a variable in its environment.
+    pub(crate) fn with(&self, name: &str, variable: (&'static str, &'static str)) -> Peer {
+        let mut other = Peer { name: name.into(), ..self.clone() };
+        other.variables.push(variable);
+        other
+    }
+
+    /// This program as a child under the allocator.
+    pub(crate) fn command(&self) -> Result<Command, String> {
+        let mut child = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
+        child.env_remove("LD_PRELOAD").envs(self.variables.iter().copied());
+        if let Some(library) = &self.library {
+            child.env("LD_PRELOAD", library);
+        }
+        Ok(child)
     }
 }
 
@@ -75,7 +99,7 @@ pub(crate) fn installed() -> Vec<Peer> {
         found.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
         found.into_iter().next()
     };
-    KNOWN.iter().filter_map(|&(name, start)| Some(Peer { name: name.into(), library: Some(find(start)?) })).collect()
+    KNOWN.iter().filter_map(|&(name, start)| Some(Peer::new(name, Some(find(start)?)))).collect()
 }
 
 fn is_library(path: &Path, start: &str) -> bool {

@@ -1,7 +1,5 @@
 //! The interleaved rounds: each allocator in a child of its own, once a round.
 
-use std::process::Command;
-
 use crate::patterns::Pattern;
 use crate::peers::Peer;
 
@@ -21,12 +19,8 @@ pub(crate) fn run(pattern: Pattern, peers: &[Peer], rounds: u32) -> Result<Vec<V
 }
 
 fn measure(pattern: Pattern, peer: &Peer) -> Result<f64, String> {
-    let exe = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut child = Command::new(exe);
-    child.args([CHILD, pattern.name()]).env_remove("LD_PRELOAD");
-    if let Some(library) = &peer.library {
-        child.env("LD_PRELOAD", library);
-    }
+    let mut child = peer.command()?;
+    child.args([CHILD, pattern.name()]);
     let output = child.output().map_err(|error| error.to_string())?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     // The loader only warns about a library that it cannot preload; the child would then measure glibc.

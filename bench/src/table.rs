@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn ratios_are_of_the_better_reference() {
         let names = ["hg", "glibc", "mimalloc", "jemalloc"];
-        let peers = names.map(|name| Peer { name: name.into(), library: None });
+        let peers = names.map(|name| Peer::new(name, None));
         let times = [vec![6.0, 5.0, 4.0], vec![9.0, 9.0, 9.0], vec![8.0, 7.0, 1.0], vec![4.0, 4.0, 8.0]];
         let result = Result::of(Pattern::Pair, &peers, &times);
         assert_eq!(result.reference.as_deref(), Some("jemalloc"));
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn without_a_reference_there_is_no_ratio() {
-        let peers = [Peer { name: "hg".into(), library: None }];
+        let peers = [Peer::new("hg", None)];
         let result = Result::of(Pattern::Pair, &peers, &[vec![2.0, 4.0]]);
         assert_eq!((result.rows[0].median_ns, result.rows[0].ratio), (3.0, None));
     }
