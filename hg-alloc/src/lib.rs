@@ -16,6 +16,7 @@ mod arena;
 mod cell;
 mod central;
 mod config;
+mod elastic;
 mod flush;
 mod fork;
 mod front;
@@ -34,6 +35,7 @@ mod stats;
 mod sys;
 mod transfer;
 
+pub use elastic::{policy, profile};
 pub use global::HgAlloc;
 use hg_probes::page::StatsPage;
 use hg_probes::words::Cause;

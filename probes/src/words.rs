@@ -165,6 +165,8 @@ words! {
         Budget = 11, "budget of a tick spent";
         /// Only said, not done: a dry run.
         DryRun = 12, "dry run";
+        /// Too few cycles of the profile called for it so far.
+        Cycles = 13, "too few cycles";
     }
 }
 
