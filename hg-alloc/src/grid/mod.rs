@@ -51,6 +51,8 @@ pub(crate) struct Grid {
     pub(crate) bins: Bins,
     /// Slices made accessible so far.
     top: u32,
+    /// Slices that stay committed whatever the load.
+    floor: u32,
     /// Bytes of cell states handed out, and accessible.
     states_used: usize,
     states_committed: usize,
@@ -86,6 +88,7 @@ impl SharedGrid {
                 tables: Tables::new(),
                 bins: Bins::new(),
                 top: 0,
+                floor: 0,
                 states_used: 0,
                 states_committed: 0,
                 growing: 0,
@@ -113,6 +116,16 @@ impl SharedGrid {
             grid.fronts = Some(fronts);
             grid.page = Some(page);
             grid.publish();
+        }
+    }
+
+    /// Sets what stays committed, bytes.
+    pub(crate) fn set_floor(&self, bytes: u64) {
+        if let Some(mut grid) = self.lock.lock(Reason::Policy) {
+            grid.floor = (bytes >> SLICE_SHIFT) as u32;
+            if let Some(page) = grid.page {
+                stats::change(&page.header.seq, || page.header.floor_bytes.store(bytes, Relaxed));
+            }
         }
     }
 

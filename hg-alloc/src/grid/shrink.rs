@@ -26,14 +26,22 @@ const RUNS: usize = 64;
 const PAGE: u32 = (memory::HUGE_PAGE >> SLICE_SHIFT) as u32;
 
 impl SharedGrid {
-    /// Gives free memory back until at most `keep` slices of it are left. Returns the bytes given back.
+    /// Gives free memory back until at most `keep` slices of it are left, or the floor is reached. Returns the bytes.
     pub(crate) fn shrink(&self, keep: u32, cause: Cause) -> u64 {
+        self.shrink_by(u32::MAX, keep, cause)
+    }
+
+    /// As [`shrink`](Self::shrink), but at most `most` slices.
+    pub(crate) fn shrink_by(&self, most: u32, keep: u32, cause: Cause) -> u64 {
         let start = clock::now_ns();
+        // A request about to fail needs the free memory joined, whatever is to stay committed.
+        let to_floor = !matches!(cause, Cause::Exhausted | Cause::Pressure);
         let mut last_bytes = 0;
-        let mut given = if keep == 0 { self.release_fresh(&mut last_bytes) } else { 0 };
+        let mut given = 0;
         for _ in 0..BUDGET {
             let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
-            let Some((head, length)) = grid.candidate(keep) else { break };
+            let left = most.saturating_sub((given / SLICE as u64) as u32).min(grid.above_floor(to_floor));
+            let Some((head, length)) = grid.candidate(keep, left) else { break };
             grid.tables.set_run(head, Kind::Busy, length);
             grid.releasing += 1;
             let tables = grid.tables;
@@ -53,6 +61,9 @@ impl SharedGrid {
             given += u64::from(length) * SLICE as u64;
         }
         if keep == 0 {
+            // After what holds memory: at the floor, what holds none is what stays.
+            let left = most.saturating_sub((given / SLICE as u64) as u32);
+            given += self.release_fresh(left, to_floor, &mut last_bytes);
             self.give_back_records();
         }
         if given > 0 {
@@ -70,18 +81,22 @@ impl SharedGrid {
     }
 
     /// Counts memory that was never touched since it was committed as given back: it holds none. Some runs per hold of the
-    /// lock. Returns the bytes.
-    fn release_fresh(&self, committed: &mut u64) -> u64 {
+    /// lock, `most` slices in all. Returns the bytes.
+    fn release_fresh(&self, most: u32, to_floor: bool, committed: &mut u64) -> u64 {
         let mut given = 0;
         for _ in 0..BUDGET / RUNS as u32 {
             let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
             let tables = grid.tables;
             let mut moved = 0;
             for _ in 0..RUNS {
-                let Some((head, length)) = grid.bins.longest(&tables, Pool::Fresh) else { break };
+                let left = most.saturating_sub(((given + moved) / SLICE as u64) as u32).min(grid.above_floor(to_floor));
+                let longest = grid.bins.longest(&tables, Pool::Fresh).filter(|_| left > 0);
+                let Some((head, length)) = longest else { break };
+                let taken = length.min(left);
                 grid.bins.remove(&tables, Pool::Fresh, head);
-                grid.bins.insert(&tables, Pool::Released, head, length);
-                moved += u64::from(length) * SLICE as u64;
+                grid.put_back(Pool::Fresh, head, length - taken);
+                grid.bins.insert(&tables, Pool::Released, head + length - taken, taken);
+                moved += u64::from(taken) * SLICE as u64;
             }
             *committed = grid.committed_bytes();
             grid.publish();
@@ -125,18 +140,20 @@ impl SharedGrid {
 }
 
 impl Grid {
-    /// Takes the next run to give back out of its pool, if more than `keep` slices are free.
-    fn candidate(&mut self, keep: u32) -> Option<(u32, u32)> {
-        if self.bins.slices(Pool::Dirty) <= keep {
-            return None;
-        }
-        let (head, length) = self.bins.longest(&self.tables, Pool::Dirty)?;
-        if self.tier == Tier::Base {
-            self.bins.remove(&self.tables, Pool::Dirty, head);
-            return Some((head, length));
-        }
-        let first = head.next_multiple_of(PAGE);
-        let end = (head + length) / PAGE * PAGE;
+    /// Slices that may be given back before the floor is reached.
+    fn above_floor(&self, to_floor: bool) -> u32 {
+        let committed = self.top - self.bins.slices(Pool::Released);
+        if to_floor { committed.saturating_sub(self.floor) } else { committed }
+    }
+
+    /// Takes the next run to give back out of its pool, at most `most` slices, if more than `keep` slices are free. Of a run
+    /// that is not taken whole its end goes.
+    fn candidate(&mut self, keep: u32, most: u32) -> Option<(u32, u32)> {
+        let most = self.bins.slices(Pool::Dirty).saturating_sub(keep).min(most);
+        let (head, length) = self.bins.longest(&self.tables, Pool::Dirty).filter(|_| most > 0)?;
+        let unit = if self.tier == Tier::Base { 1 } else { PAGE };
+        let end = (head + length) / unit * unit;
+        let first = head.next_multiple_of(unit).max(end.saturating_sub(most / unit * unit));
         if first >= end {
             return None;
         }
