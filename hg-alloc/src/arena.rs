@@ -225,8 +225,8 @@ impl Arena {
         for (class, block) in page.classes.iter().enumerate().take(COUNT) {
             block.size.store(CLASSES[class].size, Relaxed);
             block.front_offset.store(front::OFFSETS[class], Relaxed);
-            block.entry_bytes.store(front::ENTRY, Relaxed);
-            block.front_zone.store(u32::MAX, Relaxed);
+            block.entry_bytes.store(front::ENTRY_BYTES, Relaxed);
+            block.front_zone.store(front::ZONES[class], Relaxed);
         }
     }
 

@@ -52,7 +52,7 @@ impl Arena {
         let Some(mut pool) = lock.lock(Reason::Flush) else { return false };
         let front = self.fronts.current();
         self.fronts.open(front.block(), class);
-        self.fronts.raise(front.block(), class, self.front_budget());
+        front.raise(class, self.front_budget());
         if front.push(class, entry) {
             return true;
         }

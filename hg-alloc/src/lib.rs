@@ -17,6 +17,8 @@ mod cell;
 mod central;
 mod config;
 mod elastic;
+#[doc(hidden)]
+pub mod fast;
 mod flush;
 mod fork;
 mod front;
@@ -40,8 +42,10 @@ pub use global::HgAlloc;
 use hg_probes::page::StatsPage;
 use hg_probes::words::Cause;
 
-/// The process's arena.
-static PROCESS: arena::Arena = arena::Arena::new(1, "malloc");
+/// The process's arena. Public for the bodies of `fast.rs` alone; the type is not.
+#[doc(hidden)]
+#[allow(private_interfaces)]
+pub static PROCESS: arena::Arena = arena::Arena::new(1, "malloc");
 
 /// The stats page of the process's arena, once something was allocated.
 pub fn stats_page() -> Option<&'static StatsPage> {

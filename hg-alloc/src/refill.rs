@@ -91,7 +91,12 @@ impl Arena {
         let mut fresh = false;
         for _ in 0..ATTEMPTS {
             let Some(mut pool) = lock.lock(Reason::Refill) else { return self.borrow_larger(class) };
-            self.fronts.open(front.block(), class);
+            // Dry for the second time: more than the first few cells are wanted.
+            if self.fronts.head(front.block(), class).is_open() {
+                front.enlarge(class);
+            } else {
+                self.fronts.open(front.block(), class);
+            }
             let mut first = Entry::NONE;
             let mut source = Source::Transfer;
             // A whole batch in one sequence, as a rule: the lock is held for a copy.

@@ -1,17 +1,15 @@
-//! Cells: the fast paths of malloc and free of up to 256 KiB.
-//!
-//! malloc is a table look-up, a pop, and a check of the state byte; free is a descriptor, a check of address and state, and a
-//! push. What they cannot do goes to `refill.rs`, `flush.rs`, `large.rs`, or to `safety/look_up.rs`.
+//! Cells, where the fast paths of `fast.rs` leave off: sizes beyond the table, and what a free's descriptor says.
 
 use crate::arena::Arena;
-use crate::cell::{CACHED, Entry, LIVE};
-use crate::front::{OFFSETS, rseq};
+use crate::cell::Entry;
+use crate::fast;
+use crate::front::{OFFSETS, class_of_offset};
 use crate::grid::tables::Descriptor;
 use crate::size_class::{MAX_SIZE, SLICE_SHIFT, TABLE_MAX, class_of, divide};
 use core::sync::atomic::Ordering::*;
 
 /// Where the array of the class of each small size lies in a block: the size table of the fast path.
-static ARRAYS: [u32; TABLE_MAX / 16 + 1] = {
+pub static ARRAYS: [u32; TABLE_MAX / 16 + 1] = {
     let mut arrays = [0; TABLE_MAX / 16 + 1];
     let mut step = 0;
     while step < arrays.len() {
@@ -22,67 +20,25 @@ static ARRAYS: [u32; TABLE_MAX / 16 + 1] = {
 };
 
 impl Arena {
-    /// Allocates. Null with ENOMEM if there is no memory.
+    /// Allocates. Null with ENOMEM if there is no memory. (The process's arena is the only one with these paths.)
     #[inline(always)]
     pub(crate) fn malloc(&'static self, size: usize) -> *mut u8 {
-        if size < self.hot.table_limit.load(Relaxed) {
-            // SAFETY: the limit is at most TABLE_MAX + 1, so the index is in the table.
-            let array = unsafe { *ARRAYS.get_unchecked(size.wrapping_add(15) >> 4) };
-            // SAFETY: S5, the arena is started, or the limit would have been 0.
-            return unsafe { self.malloc_from(array, size) };
-        }
-        self.malloc_medium(size)
-    }
-
-    /// Requests above the table, and all while the arena is not started.
-    #[inline(never)]
-    fn malloc_medium(&'static self, size: usize) -> *mut u8 {
-        if size <= MAX_SIZE && self.hot.table_limit.load(Relaxed) != 0 {
-            // SAFETY: the class of a size up to MAX_SIZE is below COUNT.
-            let array = unsafe { *OFFSETS.get_unchecked(class_of(size)) };
-            // SAFETY: S5, the arena is started.
-            return unsafe { self.malloc_from(array, size) };
-        }
-        self.malloc_slow(size, Entry::NONE)
-    }
-
-    /// # Safety
-    /// S5: the arena is started, and `array` is that of the class of `size`.
-    #[inline(always)]
-    unsafe fn malloc_from(&'static self, array: u32, size: usize) -> *mut u8 {
-        let (fronts, id) = (self.hot.fronts.load(Relaxed), self.hot.id.load(Relaxed));
-        // SAFETY: S5, all values are the started arena's.
-        let entry = unsafe { rseq::pop(fronts + array as usize, id, self.hot.sequence.load(Relaxed)) };
-        // SAFETY: S4, the entry stood in a front cache, or has the state byte of a failed pop.
-        let state = unsafe { entry.state() };
-        if state.load(Relaxed) == CACHED {
-            state.store(LIVE, Relaxed);
-            return entry.cell as *mut u8;
-        }
-        self.malloc_slow(size, entry)
+        fast::malloc(size)
     }
 
     /// Frees. A bad address is refused and counted.
     #[inline(always)]
     pub(crate) fn free(&'static self, address: *mut u8) {
-        let offset = (address as usize).wrapping_sub(self.hot.base.load(Relaxed));
-        if offset < self.hot.limit.load(Relaxed) {
-            let descriptor = self.descriptor(offset);
-            if let Some(entry) = descriptor.entry_at(address as usize, offset) {
-                // SAFETY: S4, the address is the start of a cell in a span.
-                let state = unsafe { entry.state() };
-                if state.load(Relaxed) == LIVE {
-                    state.store(CACHED, Relaxed);
-                    let (array, id) = (descriptor.array.load(Relaxed), self.hot.id.load(Relaxed));
-                    // SAFETY: S5, memory is accessible, so the arena is started; S1, the cell was the caller's alone.
-                    if unsafe { rseq::push(array, id, self.hot.sequence.load(Relaxed), entry) } {
-                        return;
-                    }
-                    return self.flush(entry);
-                }
-            }
+        fast::free(address);
+    }
+
+    /// Requests above the table, and all while the arena is not started.
+    pub(crate) fn malloc_medium(&'static self, size: usize) -> *mut u8 {
+        if size <= MAX_SIZE && self.hot.table_limit.load(Relaxed) != 0 {
+            // SAFETY: S5, the arena is started, and the array is that of the class of `size`.
+            return unsafe { fast::malloc_from(size, self.fronts.array(class_of(size))) };
         }
-        self.free_slow(address as usize)
+        self.malloc_slow(size, Entry::NONE)
     }
 
     /// The descriptor of the slice that is `offset` bytes into the accessible memory.
@@ -96,8 +52,8 @@ impl Arena {
     /// The class of the span at an address of accessible memory.
     pub(crate) fn class_at(&self, address: usize) -> usize {
         let offset = address.wrapping_sub(self.hot.base.load(Relaxed));
-        let array = self.descriptor(offset).array.load(Relaxed).wrapping_sub(self.hot.fronts.load(Relaxed));
-        OFFSETS.partition_point(|offset| (*offset as usize) < array)
+        let array = self.descriptor(offset).array.load(Relaxed);
+        class_of_offset(array.wrapping_sub(self.hot.fronts.load(Relaxed)))
     }
 }
 

@@ -69,7 +69,7 @@ pub const DECISIONS: usize = 32;
 pub const FRONT_MASK: u32 = 0xffff;
 
 /// Unit of the places in an array, bytes.
-pub const FRONT_UNIT: u32 = 1;
+pub const FRONT_UNIT: u32 = 8;
 
 /// Number of entries in an array whose first word is `word`: its first few stand behind that word, and if it was ever
 /// larger, all stand from `zone` on ([`ClassStats::front_zone`]).

@@ -8,18 +8,20 @@ use core::ptr::null_mut;
 use hg_alloc::raw;
 
 /// `malloc(3)`.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    raw::malloc(size).cast()
+pub extern "sysv64" fn malloc(size: usize) -> *mut c_void {
+    hg_alloc::malloc_body!()
 }
 
 /// `free(3)`. A bad address is refused and counted; `errno` is preserved.
 ///
 /// # Safety
 /// As for `free(3)`, though most misuse is caught.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free(address: *mut c_void) {
-    raw::free(address.cast());
+pub unsafe extern "sysv64" fn free(address: *mut c_void) {
+    hg_alloc::free_body!()
 }
 
 /// `cfree`, of old programs.

@@ -1,7 +1,7 @@
 //! The front cache that a thread uses on a slow path, whichever guard it has.
 
 use super::slot::Slot;
-use super::{Fronts, rseq};
+use super::{Fronts, rseq, zone};
 use crate::cell::Entry;
 use crate::sys::rseq as kernel;
 use core::sync::atomic::Ordering::*;
@@ -93,6 +93,47 @@ impl Front<'_> {
             }
         }
         false
+    }
+
+    /// Makes room in a class's array that overflowed: a small one moves to its zone, one there doubles within `budget` bytes
+    /// of cells for the block. Under the class's lock.
+    pub(crate) fn raise(&self, class: usize, budget: u64) {
+        if let Some(fronts) = self.fronts()
+            && !self.enlarge(class)
+        {
+            fronts.double(self.block(), class, budget);
+        }
+    }
+
+    /// Moves a small array to its class's zone. Returns whether it was one. Under the class's lock.
+    pub(crate) fn enlarge(&self, class: usize) -> bool {
+        let Some(fronts) = self.fronts() else { return false };
+        let head = fronts.head(self.block(), class);
+        if !head.is_small() {
+            return false;
+        }
+        match self {
+            Front::Slot { slot, .. } => slot.iter().for_each(|slot| slot.enlarge(class)),
+            Front::Rseq { .. } => {
+                let (array, id, sequence) = fronts.place(class);
+                let address = core::ptr::from_ref(head) as usize;
+                // SAFETY: S5, slow paths run in a started arena, and the class's lock is held.
+                let moved = (0..RESTARTS).any(|_| unsafe { rseq::enlarge(array, id, sequence, address, zone(class)) });
+                if !moved {
+                    return false;
+                }
+            }
+        }
+        fronts.note_enlarged(self.block(), class);
+        true
+    }
+
+    /// The front caches that it belongs to, if the thread has one.
+    fn fronts(&self) -> Option<&Fronts> {
+        match self {
+            Front::Rseq { fronts, .. } => Some(fronts),
+            Front::Slot { slot, .. } => slot.as_ref().map(|slot| slot.fronts),
+        }
     }
 
     /// Puts a whole batch on top of a class's array, at once or not at all.

@@ -8,11 +8,12 @@
 //!
 //! For maintenance and memory pressure, never on a latency path. One drain at a time.
 
-use super::{Fronts, slot};
+use super::{Fronts, Head, slot, zone};
 use crate::cell::Entry;
 use crate::size_class::COUNT;
 use crate::sys::{memory, rseq};
 use core::sync::atomic::{AtomicBool, Ordering::*};
+use hg_probes::page::FRONT_UNIT;
 
 /// Whose turn it is to drain.
 pub(crate) struct Turn(AtomicBool);
@@ -32,6 +33,11 @@ pub(crate) trait Classes {
     fn under_lock(&self, class: usize, action: &mut dyn FnMut()) -> bool;
     /// Runs `fill` under the lock of a class; each entry that it passes on goes to the class.
     fn take_back(&self, class: usize, fill: &mut dyn FnMut(Give)) -> bool;
+}
+
+/// The floor that a stopped array had: its top is never below.
+fn floor_of(head: &Head, class: usize) -> u32 {
+    if head.top() >= zone(class) { zone(class) } else { 0 }
 }
 
 impl Fronts {
@@ -63,6 +69,9 @@ impl Fronts {
                 self.open_again(block);
             }
         }
+        if complete {
+            self.touched.store(0, Relaxed);
+        }
         self.drain_slots(classes);
         self.drain.0.store(false, Release);
         complete
@@ -72,16 +81,20 @@ impl Fronts {
     fn open_again(&self, block: usize) {
         self.block_head(block).raised_bytes.store(0, Relaxed);
         for class in 0..COUNT {
-            self.head(block, class).floor.store(0, Release);
+            let head = self.head(block, class);
+            if head.floor.load(Relaxed) == u32::MAX {
+                head.floor.store(floor_of(head, class), Release);
+            }
         }
     }
 
     fn take_frozen(&self, block: usize, class: usize, give: Give) {
         let head = self.head(block, class);
-        let mut top = head.top();
-        while top >= super::ENTRY {
-            // SAFETY: S5, the array is frozen: its entries below `top` are whole, and nobody else touches them.
-            give(unsafe { *core::ptr::from_ref(head).byte_add(top as usize).cast::<Entry>() });
+        let (mut top, floor) = (head.top(), floor_of(head, class));
+        while top > floor {
+            let bytes = (top * FRONT_UNIT) as usize;
+            // SAFETY: S5, the array is frozen: its entries from floor to top are whole, and nobody else touches them.
+            give(unsafe { *core::ptr::from_ref(head).byte_add(bytes).cast::<Entry>() });
             top -= super::ENTRY;
         }
         head.word.store(0, Relaxed);
@@ -107,7 +120,7 @@ impl Fronts {
     /// Gives the memory of a slot's block back if all of its arrays are empty. Its lock is held, but nobody waits for it.
     fn give_back_slot(&self, index: usize) {
         if let Some(slot) = self.slot_at(index)
-            && (0..COUNT).all(|class| self.head(slot.block, class).top() == 0)
+            && (0..COUNT).all(|class| self.head(slot.block, class).is_empty())
         {
             // A refusal costs memory only.
             let _ = memory::give_back(self.block_address(slot.block), super::BLOCK);

@@ -1,16 +1,21 @@
 //! Front caches: per CPU and class, a bounded array of free cells, popped and pushed without a lock.
 //!
 //! # Layout
-//! One *block* per CPU (or concurrency id), in it one *array* per class: a [`Head`] of 16 bytes, then entries of 16 bytes.
+//! One *block* per CPU (or concurrency id). It begins with the *small arrays* of all classes, a cache line each: a [`Head`] of
+//! 16 bytes and three entries of 16. So a program that does little touches one page of a block, and a cell that goes to and
+//! fro one line. An array that overflows or runs dry moves to the *zone* of its class further up, once and for all until a
+//! drain; head and entries count in places from the head, so pops and pushes do not know the difference.
+//!
 //! Below block 0 lie two blocks of zeros: a thread that the kernel does not know as restartable has id -1 or -2, finds
 //! `top = floor = cap = 0` there, and so an empty array that takes nothing. Nobody tests whether there are restartable
 //! sequences. Behind the per-CPU blocks lie the blocks of [`slot`], for such threads.
 //!
 //! # Invariants
 //! - A block has one guard for ever: restartable sequences ([`rseq`]) or a slot lock ([`slot`]), never both (S5).
-//! - A sequence commits by one 4-byte store to `top`; whatever interrupts it leaves the array as it was or as it will be.
+//! - A sequence commits by one store to the head; whatever interrupts it leaves the array as it was or as it will be.
 //! - `floor` and `cap` are written under the class's lock only. `cap = 0, floor = 0` is an array never used;
 //!   `cap = 0, floor = MAX` is one that is being drained ([`drain`]).
+//! - The floor of an open array is 0 (small) or the place of its class's zone, and so tells which of the two it is.
 //! - Each entry's cell is in state CACHED and stands in no other array (S1).
 
 mod current;
@@ -20,11 +25,12 @@ pub(crate) mod slot;
 
 pub(crate) use current::Front;
 
+use crate::cell::Entry;
 use crate::size_class::{CLASSES, COUNT};
 use crate::sys::rseq::Area;
 use crate::sys::{Errno, memory};
 use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use hg_probes::page::FRONT_MASK;
+use hg_probes::page::{FRONT_MASK, FRONT_UNIT};
 
 /// log2 of the distance of two blocks.
 pub(crate) const BLOCK_SHIFT: u32 = 18;
@@ -34,20 +40,26 @@ const BLOCK: usize = 1 << BLOCK_SHIFT;
 const ZERO_BLOCKS: usize = 2;
 
 /// Bytes of an entry.
-pub(crate) const ENTRY: u32 = size_of::<crate::cell::Entry>() as u32;
+pub(crate) const ENTRY_BYTES: u32 = size_of::<Entry>() as u32;
 
-/// Bytes of cells that an array may hold from the start (2 to 64 cells); its capacity grows from there on demand.
+/// Places that an entry takes.
+pub(crate) const ENTRY: u32 = ENTRY_BYTES / FRONT_UNIT;
+
+/// The highest place of a small array.
+const SMALL_MAX: u32 = 3 * ENTRY;
+
+/// Bytes of cells that an array may hold when it moves to its zone (at most 64 cells); from there on demand doubles it.
 const INITIAL_BYTES: u32 = 64 << 10;
 
 /// What stands before the entries of an array.
 #[repr(C)]
 pub(crate) struct Head {
-    /// Two things that one store has to change. Low half: bytes of entries in the array, which is also the distance of the
-    /// topmost entry from the head. High half: how many more pops until one goes to the slow path (see `sample.rs`).
+    /// Two things that one store has to change. Low half: the place of the topmost entry, in units of 8 bytes from the head;
+    /// the entry stands behind it. High half: how many more pops until one goes to the slow path (see `sample.rs`).
     word: AtomicU32,
-    /// A pop needs more than this: 0, or MAX to stop pops.
+    /// A pop needs a place higher than this: 0 or the zone's, or MAX to stop pops.
     pub(crate) floor: AtomicU32,
-    /// A push needs less than this: the capacity, bytes of entries.
+    /// A push needs a place lower than this: the capacity.
     pub(crate) cap: AtomicU32,
     _pad: u32,
 }
@@ -56,7 +68,7 @@ pub(crate) struct Head {
 pub(crate) const COUNTDOWN_ONE: u32 = 1 << 16;
 
 impl Head {
-    /// Bytes of entries in the array.
+    /// The place of the topmost entry.
     pub(crate) fn top(&self) -> u32 {
         self.word.load(Relaxed) & FRONT_MASK
     }
@@ -76,6 +88,11 @@ impl Head {
         self.cap.load(Relaxed) != 0
     }
 
+    /// Whether the array is open, and no larger than its line.
+    fn is_small(&self) -> bool {
+        self.is_open() && self.floor.load(Relaxed) == 0
+    }
+
     /// Whether a pop finds nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.top() <= self.floor.load(Relaxed)
@@ -92,24 +109,49 @@ impl Head {
 struct BlockHead {
     /// Bytes of cells by which capacities of this block were raised above their initial ones.
     raised_bytes: AtomicU64,
+    /// Whether an array of this block was used since the last drain.
+    in_use: AtomicU32,
 }
 
-/// Where each class's array lies in a block, bytes; a multiple of 64.
+/// Bytes of a small array with its head.
+const LINE: u32 = 64;
+
+/// Where each class's array lies in a block, bytes.
 pub(crate) static OFFSETS: [u32; COUNT] = {
     let mut offsets = [0; COUNT];
-    let mut offset = size_of::<BlockHead>() as u32;
     let mut class = 0;
     while class < COUNT {
-        offsets[class] = offset;
-        offset += (CLASSES[class].front_max + 1) * ENTRY;
+        offsets[class] = size_of::<BlockHead>() as u32 + class as u32 * LINE;
         class += 1;
     }
-    assert!(offset as usize <= BLOCK);
     offsets
 };
 
-/// Bytes of a block up to the end of its last array.
-const ARRAYS_BYTES: usize = OFFSETS[COUNT - 1] as usize + (CLASSES[COUNT - 1].front_max as usize + 1) * ENTRY as usize;
+/// The class of the array that lies so many bytes into a block.
+pub(crate) fn class_of_offset(offset: usize) -> usize {
+    offset.wrapping_sub(size_of::<BlockHead>()) / LINE as usize
+}
+
+/// The place of each class's zone, as its array's head counts.
+pub(crate) static ZONES: [u32; COUNT] = {
+    let mut zones = [0; COUNT];
+    let mut at = memory::BASE_PAGE as u32;
+    let mut class = 0;
+    assert!(OFFSETS[COUNT - 1] + LINE <= at);
+    while class < COUNT {
+        // The first entry stands one entry behind the place.
+        zones[class] = (at - OFFSETS[class] - ENTRY_BYTES) / FRONT_UNIT;
+        at += zone_bytes(class);
+        class += 1;
+    }
+    assert!(at as usize <= BLOCK && at / FRONT_UNIT <= FRONT_MASK);
+    zones
+};
+
+/// Bytes of a class's zone; never a power of two, or the zones would meet in the same sets of the L1 cache.
+const fn zone_bytes(class: usize) -> u32 {
+    (CLASSES[class].front_max + 1) * ENTRY_BYTES
+}
 
 /// All front caches of an arena. Written once, at the arena's start.
 pub(crate) struct Fronts {
@@ -120,6 +162,8 @@ pub(crate) struct Fronts {
     sequence: AtomicIsize,
     /// One more than the highest id seen on a slow path: blocks from there on were never touched.
     used: AtomicUsize,
+    /// Bytes of first pages and zones in use.
+    touched: AtomicUsize,
     slots: slot::Slots,
     drain: drain::Turn,
 }
@@ -132,6 +176,7 @@ impl Fronts {
             id: AtomicIsize::new(0),
             sequence: AtomicIsize::new(0),
             used: AtomicUsize::new(0),
+            touched: AtomicUsize::new(0),
             slots: slot::Slots::new(),
             drain: drain::Turn::new(),
         }
@@ -164,10 +209,9 @@ impl Fronts {
         BLOCK
     }
 
-    /// Bytes of the arrays of all blocks used so far, whether touched or not.
+    /// Bytes of the arrays that were used since the last drain.
     pub(crate) fn bytes(&self) -> usize {
-        let slots = self.used.load(Relaxed).saturating_sub(self.rseq_blocks()).min(slot::COUNT);
-        (self.used.load(Relaxed).min(self.rseq_blocks()) + slots) * ARRAYS_BYTES
+        self.touched.load(Relaxed)
     }
 
     /// Remembers that a block may hold entries from now on.
@@ -203,22 +247,27 @@ impl Fronts {
         unsafe { &*(self.block_address(block) as *const BlockHead) }
     }
 
-    /// Sets the capacity of an array that was never used. Under the class's lock.
+    /// Sets the capacity of an array that has none: never used, or drained. Under the class's lock.
     pub(crate) fn open(&self, block: usize, class: usize) {
         let head = self.head(block, class);
-        if head.cap.load(Relaxed) == 0 && head.floor.load(Relaxed) == 0 {
-            self.mark_used(block);
-            head.cap.store(initial_cap(class), Relaxed);
+        if head.is_open() || head.floor.load(Relaxed) == u32::MAX {
+            return;
         }
+        self.mark_used(block);
+        let first = self.block_head(block);
+        if first.in_use.swap(1, Relaxed) == 0 {
+            self.touched.fetch_add(memory::BASE_PAGE, Relaxed);
+        }
+        let cap = if head.floor.load(Relaxed) == 0 { small_cap(class) } else { zone(class) + initial_cap(class) };
+        head.cap.store(cap, Relaxed);
     }
 
-    /// Doubles the capacity of an array that overflowed, within `budget` bytes of cells for the block. Returns whether it
-    /// grew. Under the class's lock.
-    pub(crate) fn raise(&self, block: usize, class: usize, budget: u64) -> bool {
+    /// Doubles the capacity of an array in its zone, within `budget` bytes of cells for the block. Under the class's lock.
+    fn double(&self, block: usize, class: usize, budget: u64) -> bool {
         let (head, Some(shape)) = (self.head(block, class), CLASSES.get(class)) else { return false };
-        let cap = head.cap.load(Relaxed);
+        let cap = head.cap.load(Relaxed).saturating_sub(zone(class));
         let raised = (cap * 2).min(shape.front_max * ENTRY);
-        if cap == 0 || raised <= cap {
+        if raised <= cap {
             return false;
         }
         let cost = u64::from((raised - cap) / ENTRY) * u64::from(shape.size);
@@ -227,13 +276,30 @@ impl Fronts {
             return false;
         }
         spent.fetch_add(cost, Relaxed);
-        head.cap.store(raised, Relaxed);
+        head.cap.store(zone(class) + raised, Relaxed);
         true
+    }
+
+    /// Remembers that an array moved to its zone, and sets its capacity there. Under the class's lock.
+    fn note_enlarged(&self, block: usize, class: usize) {
+        self.touched.fetch_add(zone_bytes(class) as usize, Relaxed);
+        self.head(block, class).cap.store(zone(class) + initial_cap(class), Relaxed);
     }
 }
 
+/// The place of a class's zone.
+fn zone(class: usize) -> u32 {
+    ZONES.get(class).copied().unwrap_or(0)
+}
+
+/// Places of a small array: three entries, or two of the largest cells.
+fn small_cap(class: usize) -> u32 {
+    CLASSES.get(class).map_or(0, |shape| (INITIAL_BYTES / shape.size).clamp(2, SMALL_MAX / ENTRY) * ENTRY)
+}
+
+/// Places that a zone's entries may take at first.
 fn initial_cap(class: usize) -> u32 {
-    CLASSES.get(class).map_or(0, |shape| (INITIAL_BYTES / shape.size).clamp(2, 64) * ENTRY)
+    CLASSES.get(class).map_or(0, |shape| (INITIAL_BYTES / shape.size).clamp(4, 64) * ENTRY)
 }
 
 #[cfg(test)]
@@ -241,14 +307,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_fill_whole_lines_and_no_large_stride_is_a_power_of_two() {
+    fn small_arrays_fill_a_page_and_zones_lie_apart() {
+        assert!(OFFSETS[COUNT - 1] + LINE <= 4096);
+        let mut last = 4096;
         for (class, shape) in CLASSES.iter().enumerate() {
-            let bytes = (shape.front_max + 1) * ENTRY;
-            assert!(OFFSETS[class].is_multiple_of(64) && bytes.is_multiple_of(64));
-            // Heads at small powers of two still spread over the sets of the L1 cache.
-            assert!(!bytes.is_power_of_two() || bytes < 2048, "class {}", shape.size);
-            assert!(OFFSETS[class] / 64 <= u32::from(u16::MAX));
+            assert_eq!(class_of_offset(OFFSETS[class] as usize), class);
+            assert!(OFFSETS[class].is_multiple_of(LINE));
+            let begin = OFFSETS[class] + (ZONES[class] + ENTRY) * FRONT_UNIT;
+            assert_eq!(begin, last, "class {}", shape.size);
+            last = begin + zone_bytes(class);
+            // Entries at small powers of two still spread over the sets of the L1 cache.
+            assert!(!zone_bytes(class).is_power_of_two() || zone_bytes(class) < 2048, "class {}", shape.size);
+            assert!(small_cap(class) <= SMALL_MAX && small_cap(class) < initial_cap(class));
             assert!(initial_cap(class) <= shape.front_max * ENTRY);
         }
+        assert!(last as usize <= BLOCK);
     }
 }

@@ -5,11 +5,11 @@
 //! the class instead. The lock holds its owner's thread id, so that a signal handler that interrupted the owner does so
 //! too.
 
-use super::{COUNTDOWN_ONE, ENTRY, Fronts};
+use super::{COUNTDOWN_ONE, ENTRY, Fronts, zone};
 use crate::cell::Entry;
 use crate::sys::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use hg_probes::page::FRONT_MASK;
+use hg_probes::page::{FRONT_MASK, FRONT_UNIT};
 
 /// Number of slots, hence of blocks behind the per-CPU ones.
 pub(crate) const COUNT: usize = 4;
@@ -32,7 +32,7 @@ impl Slots {
 
 /// The right to use one slot's block.
 pub(crate) struct Slot<'a> {
-    fronts: &'a Fronts,
+    pub(super) fronts: &'a Fronts,
     line: &'a AtomicU32,
     /// The slot's block.
     pub(crate) block: usize,
@@ -73,11 +73,10 @@ impl Slot<'_> {
     /// Takes the topmost entry of a class.
     pub(crate) fn pop(&self, class: usize) -> Option<Entry> {
         let head = self.fronts.head(self.block, class);
-        let top = head.top();
-        if top == 0 {
+        if head.is_empty() {
             return None;
         }
-        let [cell, state] = self.words(class, top);
+        let [cell, state] = self.words(class, head.top());
         let entry = Entry { cell: cell.load(Relaxed) as usize, state: state.load(Relaxed) as usize };
         head.word.store(head.word.load(Relaxed) - ENTRY, Release);
         Some(entry)
@@ -86,15 +85,28 @@ impl Slot<'_> {
     /// Puts an entry on top of a class's array, if there is room.
     pub(crate) fn push(&self, class: usize, entry: Entry) -> bool {
         let head = self.fronts.head(self.block, class);
-        let top = head.top() + ENTRY;
-        if top > head.cap.load(Relaxed) {
+        if head.is_full() {
             return false;
         }
-        let [cell, state] = self.words(class, top);
+        let [cell, state] = self.words(class, head.top() + ENTRY);
         cell.store(entry.cell as u64, Relaxed);
         state.store(entry.state as u64, Relaxed);
         head.word.store(head.word.load(Relaxed) + ENTRY, Release);
         true
+    }
+
+    /// Moves the entries of a small array to its class's zone. Under the class's lock, so no fork sees it half done.
+    pub(super) fn enlarge(&self, class: usize) {
+        let head = self.fronts.head(self.block, class);
+        let mut top = head.top();
+        while top >= ENTRY {
+            for (from, to) in self.words(class, top).iter().zip(self.words(class, zone(class) + top)) {
+                to.store(from.load(Relaxed), Relaxed);
+            }
+            top -= ENTRY;
+        }
+        head.floor.store(zone(class), Relaxed);
+        head.word.store(head.word.load(Relaxed) + zone(class), Release);
     }
 
     /// Counts an allocation of a class; `next` is asked for the countdown when that is over. Returns whether it was.
@@ -107,8 +119,9 @@ impl Slot<'_> {
     }
 
     fn words(&self, class: usize, top: u32) -> &[AtomicU64; 2] {
-        // SAFETY: S5, the entry `top` bytes from the head lies in the class's array, and the slot's lock is held.
-        unsafe { &*(core::ptr::from_ref(self.fronts.head(self.block, class)).byte_add(top as usize).cast()) }
+        let bytes = (top * FRONT_UNIT) as usize;
+        // SAFETY: S5, the entry at that place lies in the class's array, and the slot's lock is held.
+        unsafe { &*(core::ptr::from_ref(self.fronts.head(self.block, class)).byte_add(bytes).cast()) }
     }
 }
 
