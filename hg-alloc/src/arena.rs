@@ -176,7 +176,7 @@ impl Arena {
                 pool.central.start(tables, class, self.fronts.array(class));
             }
         }
-        self.grid.start(tables, &self.fronts, page);
+        self.grid.start(tables, config.cap_bytes, &self.fronts, page);
         // SAFETY: S7, the arena is not started yet.
         unsafe {
             *self.settings.get() =
@@ -242,7 +242,8 @@ impl Arena {
     /// memory can be reached; `pressed` says that this was done.
     pub(crate) fn make_room(&self, need: Need, pressed: &mut bool) -> Result<(), Cause> {
         let settings = self.settings().ok_or(Cause::NoReservation)?;
-        match self.grid.grow(need, Cause::Exhausted, settings.backing, &self.hot.limit) {
+        let cause = if *pressed { Cause::Pressure } else { Cause::Exhausted };
+        match self.grid.grow(need, cause, settings.backing, &self.hot.limit) {
             Err((cause, _)) if *pressed || cause == Cause::Reentered => Err(cause),
             Err(_) => {
                 *pressed = true;

@@ -6,13 +6,14 @@
 //!
 //! # Reading order
 //! `small.rs` (malloc and free), `front/rseq.rs` (pop and push), `refill.rs`, `flush.rs`, `central.rs` (spans), `grid/` (memory), `lock.rs`,
-//! `arena.rs` (how they hang together). The invariants that the unsafe blocks cite as S1 to S9 stand in `SAFETY.md`.
+//! `arena.rs` (how they hang together). The invariants that the unsafe blocks cite as S1 to S10 stand in `SAFETY.md`.
 //!
 //! # Inside this crate
 //! No panic, no allocation, no formatting, no lock of std, no thread-local destructor: it runs below all of them.
 #![no_std]
 
 mod arena;
+mod backing;
 mod cell;
 mod central;
 mod config;

@@ -88,6 +88,17 @@ impl<T> Lock<T> {
         Some(Guard { lock: self, reason, tid, held, waited, since_ns: clock::now_ns() })
     }
 
+    /// Takes the lock for the second phase of what began under it. Waits even in a signal handler: as the first phase got
+    /// the lock, it is no interrupted frame of this thread that holds it now.
+    pub(crate) fn lock_again(&self, reason: Reason) -> Guard<'_, T> {
+        loop {
+            if let Some(guard) = self.lock(reason) {
+                return guard;
+            }
+            futex::wait(&self.word, self.word.load(Relaxed), 1_000_000);
+        }
+    }
+
     #[cold]
     fn wait(&self, tid: u32, reason: Reason, mut holder: u32) -> Waited {
         let start = clock::now_ns();

@@ -1,12 +1,15 @@
 //! Growth: more memory for the grid, in two phases.
 //!
 //! Under the lock: look again (somebody else may have grown), take memory that was given back before, or reserve the
-//! slices behind the top. Without it: the system calls. Under it again: publish. One thread grows at a time; the others
-//! that need memory sleep until it is done. A refusal has a cause, is counted, and fires `grow_refused`; the first of an
-//! episode fires `grow_blocked`.
+//! slices behind the top. Without it: the question whether the system's limits leave room (`backing/room.rs`), and the
+//! system calls. Under it again: publish. One thread grows at a time; the others that need memory sleep until it is
+//! done, for a bounded time. A growth is cut to what there is room for, down to what is needed; less is a refusal, which
+//! has a cause, is counted, and fires `grow_refused` (`blocked.rs` tells of episodes of them).
 
 use super::runs::Pool;
 use super::{GRANULE, Grid, Need, SharedGrid, tables};
+use crate::backing::room::{self, Ask};
+use crate::lock::Guard;
 use crate::size_class::SLICE;
 use crate::sys::{Errno, clock, env, futex, memory, thread};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -20,6 +23,9 @@ const STATES_STEP: usize = 4 << 20;
 /// Runs that one growth joins with their neighbours.
 const GATHER_RUNS: u32 = 64;
 
+/// How long a thread waits for another's growth before its own need counts as refused, ns.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
 /// How memory is to be backed.
 #[derive(Clone, Copy)]
 pub(crate) struct Backing {
@@ -30,7 +36,7 @@ pub(crate) struct Backing {
 }
 
 /// What the second phase has to do.
-enum Plan {
+pub(super) enum Plan {
     /// Make the slices from..to accessible.
     Slices { from: u32, to: u32 },
     /// Make states accessible from this byte on.
@@ -46,7 +52,8 @@ struct Backed {
 }
 
 impl SharedGrid {
-    /// Makes the grid able to serve a need, or tells why not. `limit` is the end of accessible user memory, as frees see it.
+    /// Makes the grid able to serve a need, or tells why not. `limit` is the end of accessible user memory, as frees see it. A
+    /// `cause` of Exhausted says that the caller will empty its caches and come again if this is refused.
     pub(crate) fn grow(
         &self,
         need: Need,
@@ -55,7 +62,10 @@ impl SharedGrid {
         limit: &AtomicUsize,
     ) -> Result<(), (Cause, Errno)> {
         let start = clock::now_ns();
+        let last = cause != Cause::Exhausted;
         let mut compacted = false;
+        let mut allowed = None;
+        let mut least = false;
         loop {
             let Some(mut grid) = self.lock.lock(Reason::Grow) else {
                 return Err((Cause::Reentered, Errno(libc::EDEADLK)));
@@ -66,40 +76,76 @@ impl SharedGrid {
             if grid.growing == thread::tid() {
                 return Err((Cause::Reentered, Errno(libc::EDEADLK)));
             }
+            let now = clock::now_ns();
             if grid.growing != 0 {
                 if let Need::More(_) = need {
                     // Growth is on its way; what comes ahead of demand need not wait for it.
                     return Ok(());
                 }
+                if now.saturating_sub(start) > PATIENCE_NS {
+                    return self.refuse(grid, need, Cause::Kernel, Errno(libc::ETIMEDOUT), last, false);
+                }
                 let seen = self.grown.load(Relaxed);
                 drop(grid);
                 futex::wait(&self.grown, seen, 100_000_000);
+                allowed = None;
                 continue;
             }
-            if let Need::Slices(count) | Need::More(count) = need {
-                let whole = matches!(need, Need::Slices(_));
-                if whole {
-                    grid.gather_fresh();
-                }
-                let old_bytes = grid.committed_bytes();
-                if grid.recommit(if whole { count } else { 1 }, count.max(GRANULE)) {
-                    let unblocked = core::mem::take(&mut grid.blocked);
-                    let (new_bytes, tier) = (grid.committed_bytes(), grid.tier);
-                    grid.publish();
+            if let Some(cause) = grid.blocked_for(need.slices(), now) {
+                return self.refuse(grid, need, cause, Errno(0), last, false);
+            }
+            let whole = matches!(need, Need::Slices(_));
+            if whole {
+                grid.gather_fresh();
+            }
+            let recommits = grid.can_recommit(need);
+            if whole && !recommits && !compacted && grid.is_scattered() {
+                compacted = true;
+                drop(grid);
+                self.shrink(0, Cause::Exhausted);
+                continue;
+            }
+            if !recommits && let Err(refusal) = grid.plan(need, u32::MAX) {
+                return self.refuse(grid, need, refusal, Errno(0), last, false);
+            }
+            let ask = grid.ask(need);
+            let room = match allowed.take() {
+                Some(bytes) => bytes,
+                None if self.room.spend(ask.want, now) => ask.want,
+                None => {
+                    grid.growing = thread::tid();
                     drop(grid);
-                    self.tell_growth(old_bytes, new_bytes, tier, cause, start, unblocked);
-                    return Ok(());
-                }
-                if whole && !compacted && grid.is_scattered() {
-                    compacted = true;
-                    drop(grid);
-                    self.shrink(0, Cause::Exhausted);
+                    let answer = self.room.look(ask);
+                    let mut grid = self.lock.lock_again(Reason::Grow);
+                    grid.growing = 0;
+                    let result = match answer {
+                        Ok(bytes) => {
+                            allowed = Some(bytes);
+                            drop(grid);
+                            Ok(())
+                        }
+                        Err(limit) => self.refuse(grid, need, limit, Errno(0), last, true),
+                    };
+                    self.wake_waiting();
+                    result?;
                     continue;
                 }
+            };
+            let room = (room / SLICE as u64).min(u64::from(u32::MAX)) as u32;
+            if recommits {
+                let old_bytes = grid.committed_bytes();
+                grid.recommit(need, room);
+                let ended = grid.unblock();
+                let (new_bytes, tier) = (grid.committed_bytes(), grid.tier);
+                grid.publish();
+                drop(grid);
+                self.tell_growth(old_bytes, new_bytes, tier, cause, start);
+                self.tell_unblocked(ended);
+                return Ok(());
             }
-            let plan = match grid.plan(need) {
+            let plan = match grid.plan(need, room) {
                 Ok(plan) => plan,
-                Err(refusal) => return self.refuse(grid, need, refusal, Errno(0)),
+                Err(refusal) => return self.refuse(grid, need, refusal, Errno(0), last, false),
             };
             grid.growing = thread::tid();
             let tables = grid.tables;
@@ -110,15 +156,23 @@ impl SharedGrid {
                 Plan::Slices { from, to } => back_slices(&tables, from, to, backing),
                 Plan::States { from } => tables.commit_states(from, STATES_STEP).map(|()| None),
             };
+            let retry = done.is_err() && !least && room > need.slices();
+            let done = done.map_err(|errno| (if retry { Cause::Kernel } else { self.room.explain(errno, ask) }, errno));
 
-            let Some(mut grid) = self.lock.lock(Reason::Grow) else {
-                return Err((Cause::Reentered, Errno(libc::EDEADLK)));
-            };
+            let mut grid = self.lock.lock_again(Reason::Grow);
             grid.growing = 0;
             let result = match done {
-                Err(errno) => self.refuse(grid, need, Cause::Kernel, errno),
+                Err(_) if retry => {
+                    // The kernel may have as much as is needed, if not as much as was wanted.
+                    least = true;
+                    allowed = Some(ask.need);
+                    drop(grid);
+                    self.wake_waiting();
+                    continue;
+                }
+                Err((limit, errno)) => self.refuse(grid, need, limit, errno, last, true),
                 Ok(backed) => {
-                    let unblocked = core::mem::take(&mut grid.blocked);
+                    let ended = grid.unblock();
                     // Others may have given memory back during the system calls: what this growth adds is seen from here.
                     let old_bytes = grid.committed_bytes();
                     grid.adopt(&plan, backed.as_ref());
@@ -127,41 +181,58 @@ impl SharedGrid {
                     grid.publish();
                     drop(grid);
                     if let (Some(backed), Plan::Slices { from, .. }) = (&backed, &plan) {
-                        self.tell_growth(old_bytes, new_bytes, backed.tier, cause, start, unblocked);
+                        self.tell_growth(old_bytes, new_bytes, backed.tier, cause, start);
                         self.tell_backing(backed, before, *from, new_bytes - old_bytes, backing.pin);
                     }
+                    self.tell_unblocked(ended);
                     Ok(())
                 }
             };
-            self.grown.fetch_add(1, Relaxed);
-            futex::wake(&self.grown, u32::MAX >> 1);
+            self.wake_waiting();
             return result;
         }
     }
 
+    /// Wakes those who wait for a growth. No lock is held.
+    pub(super) fn wake_waiting(&self) {
+        self.grown.fetch_add(1, Relaxed);
+        futex::wake(&self.grown, u32::MAX >> 1);
+    }
+
+    /// Ends a growth without memory. `looked` says that the limits were looked at for it.
     #[cold]
     fn refuse(
         &self,
-        mut grid: crate::lock::Guard<'_, Grid>,
+        mut grid: Guard<'_, Grid>,
         need: Need,
         cause: Cause,
         errno: Errno,
+        last: bool,
+        looked: bool,
     ) -> Result<(), (Cause, Errno)> {
-        let begins = grid.count_refusal(cause);
+        let latched = grid.count_refusal(cause, need.slices(), last, looked);
         drop(grid);
         let arena = self.lock.arena();
-        let wanted_bytes = match need {
-            Need::Slices(count) | Need::More(count) => u64::from(count) * SLICE as u64,
-            Need::States => STATES_STEP as u64,
-        };
+        let wanted_bytes = u64::from(need.slices()) * SLICE as u64;
         emit::grow_refused(|| args::grow_refused { arena, wanted_bytes, cause, errno: errno.0 });
-        if begins {
-            emit::grow_blocked(|| args::grow_blocked { arena, on: 1, cause });
-        }
+        self.tell_latched(latched, cause, wanted_bytes);
         Err((cause, errno))
     }
 
-    fn tell_growth(&self, old_bytes: u64, new_bytes: u64, tier: Tier, cause: Cause, start: u64, unblocked: bool) {
+    /// Tells that memory could not be had in the way that was asked for, and came in a lesser one: counted as a refusal, but
+    /// growth is not blocked.
+    #[cold]
+    fn tell_lesser(&self, wanted_bytes: u64, cause: Cause, errno: i32) {
+        if let Some(grid) = self.lock.lock(Reason::Grow)
+            && let Some(counter) = grid.page.and_then(|page| page.header.grows_refused.get(cause as usize))
+        {
+            crate::stats::add(counter, 1);
+        }
+        let arena = self.lock.arena();
+        emit::grow_refused(|| args::grow_refused { arena, wanted_bytes, cause, errno });
+    }
+
+    fn tell_growth(&self, old_bytes: u64, new_bytes: u64, tier: Tier, cause: Cause, start: u64) {
         let arena = self.lock.arena();
         emit::grow(|| args::grow {
             arena,
@@ -171,9 +242,6 @@ impl SharedGrid {
             cause,
             ns: clock::now_ns().saturating_sub(start),
         });
-        if unblocked {
-            emit::grow_blocked(|| args::grow_blocked { arena, on: 0, cause });
-        }
     }
 
     fn tell_backing(&self, backed: &Backed, before: Tier, from: u32, bytes: u64, pin: bool) {
@@ -184,13 +252,16 @@ impl SharedGrid {
         }
         if pin {
             emit::pin(|| args::pin { arena, bytes, pinned: backed.pinned_bytes, errno: backed.pin_errno });
+            if backed.pin_errno != 0 {
+                self.tell_lesser(bytes, room::explain_pin(Errno(backed.pin_errno), bytes), backed.pin_errno);
+            }
         }
     }
 }
 
 impl Grid {
     /// Whether a need can be served now.
-    fn serves(&self, need: Need) -> bool {
+    pub(super) fn serves(&self, need: Need) -> bool {
         match need {
             Need::Slices(count) => {
                 [Pool::Dirty, Pool::Fresh].iter().any(|pool| self.bins.find(&self.tables, *pool, count).is_some())
@@ -215,41 +286,80 @@ impl Grid {
         self.bins.slices(Pool::Dirty) + self.bins.slices(Pool::Released) > self.top / 2
     }
 
-    /// Takes memory that was given back before: the longest run, if it has `need` slices, and then others up to `left` in
-    /// all, so that a scattered arena does not grow run by run.
-    fn recommit(&mut self, mut need: u32, mut left: u32) -> bool {
+    /// Whether memory that was given back before serves a need, below the ceiling.
+    pub(super) fn can_recommit(&self, need: Need) -> bool {
+        let Some(length) = need.whole_run() else { return false };
+        let longest = self.bins.longest(&self.tables, Pool::Released).map_or(0, |(_, length)| length);
+        longest >= length && need.slices() <= self.below_ceiling()
+    }
+
+    /// Takes memory that was given back before: the longest run, which serves the need, and then others up to a granule, or to
+    /// `room` slices, so that a scattered arena does not grow run by run.
+    fn recommit(&mut self, need: Need, room: u32) {
+        let wanted = need.slices().max(GRANULE).min(self.below_ceiling());
+        let mut left = cut(wanted, room, need.slices());
         for _ in 0..GATHER_RUNS {
             let Some((head, length)) = self.bins.longest(&self.tables, Pool::Released) else { break };
-            if length < need || left == 0 {
+            let taken = length.min(left);
+            if taken == 0 {
                 break;
             }
-            let taken = length.min(left);
             self.bins.remove(&self.tables, Pool::Released, head);
             self.put_back(Pool::Released, head + taken, length - taken);
             self.bins.insert(&self.tables, Pool::Fresh, head, taken);
             left -= taken;
-            need = 0;
         }
-        let grew = need == 0;
-        if grew && let Some(page) = self.page {
+        if let Some(page) = self.page {
             crate::stats::add(&page.header.grows, 1);
         }
-        grew
     }
 
-    fn plan(&self, need: Need) -> Result<Plan, Cause> {
-        let missing = match need {
-            Need::States => return Ok(Plan::States { from: self.states_committed }),
+    /// Slices that may be committed below the ceiling.
+    fn below_ceiling(&self) -> u32 {
+        self.ceiling.saturating_sub(self.top - self.bins.slices(Pool::Released))
+    }
+
+    /// Slices behind the top that a need takes.
+    fn missing(&self, need: Need) -> u32 {
+        match need {
             Need::Slices(count) => count - self.fresh_tail().min(count),
-            Need::More(count) => count,
+            Need::More(_) | Need::States => need.slices(),
+        }
+    }
+
+    /// The question to the limits that a need is.
+    pub(super) fn ask(&self, need: Need) -> Ask {
+        let want = match need {
+            Need::States => need.slices(),
+            _ => need
+                .slices()
+                .div_ceil(GRANULE)
+                .max(1)
+                .saturating_mul(GRANULE)
+                .min(self.below_ceiling().max(need.slices())),
         };
-        let from = self.top;
-        let left = self.tables.cap - from;
+        let bytes = |slices: u32| u64::from(slices) * SLICE as u64;
+        let pool = self.page.map_or(0, |page| page.header.tier_bytes[Tier::Hugetlb as usize].load(Relaxed));
+        Ask { need: bytes(need.slices()), want: bytes(want), committed: self.committed_bytes().saturating_sub(pool) }
+    }
+
+    /// What to do for a need, with room for so many slices.
+    pub(super) fn plan(&self, need: Need, room: u32) -> Result<Plan, Cause> {
+        if need == Need::States {
+            return Ok(Plan::States { from: self.states_committed });
+        }
+        let missing = self.missing(need);
+        let left = self.tables.cap - self.top;
+        let below = self.below_ceiling();
         let granules = missing.div_ceil(GRANULE).max(1).saturating_mul(GRANULE);
         match missing {
             _ if missing > self.tables.cap => Err(Cause::TooLarge),
-            _ if missing > left => Err(Cause::Cap),
-            _ => Ok(Plan::Slices { from, to: from + granules.min(left).max(missing) }),
+            _ if missing > left => Err(self.cap_cause),
+            _ if missing > below => Err(Cause::Ceiling),
+            _ => {
+                let slices = cut(granules.min(left).min(below).max(missing), room, missing);
+                Ok(Plan::Slices { from: self.top, to: self.top + slices })
+            }
         }
     }
 
@@ -286,6 +396,36 @@ impl Grid {
                 crate::stats::add(&page.header.grows, 1);
             }
         }
+    }
+}
+
+impl Need {
+    /// Slices that a need is about.
+    pub(super) fn slices(self) -> u32 {
+        match self {
+            Need::Slices(count) | Need::More(count) => count,
+            Need::States => (STATES_STEP / SLICE) as u32,
+        }
+    }
+
+    /// Length of a run of slices that serves the need; `None` if slices do not.
+    fn whole_run(self) -> Option<u32> {
+        match self {
+            Need::Slices(count) => Some(count),
+            Need::More(_) => Some(1),
+            Need::States => None,
+        }
+    }
+}
+
+/// What of `want` slices there is room for: whole granules if these do, else whole pages, else what is needed.
+fn cut(want: u32, room: u32, need: u32) -> u32 {
+    let whole = |unit: u32| room / unit * unit;
+    match () {
+        _ if want <= room => want,
+        _ if whole(GRANULE) >= need.max(1) => whole(GRANULE),
+        _ if whole(tables::PAGE_SLICES as u32) >= need.max(1) => whole(tables::PAGE_SLICES as u32),
+        _ => need,
     }
 }
 

@@ -2,21 +2,24 @@
 //!
 //! The whole cap is reserved at once; slices below `top` are accessible. Each of these belongs to a *run*: a span, a large
 //! object, or free memory of one of three [`Pool`]s. Runs are found by size in O(1) (`runs.rs`), memory is committed in
-//! granules (`grow.rs`) and given back (`shrink.rs`) by two-phase commits: decide and mark under the lock, make the
-//! system call without it, publish under the lock.
+//! granules (`grow.rs`), as far as the limits of the system allow (`blocked.rs`), and given back (`shrink.rs`) by two-phase
+//! commits: decide and mark under the lock, make the system call without it, publish under the lock.
 //!
 //! Lock: one [`Lock`] around [`Grid`], ranked after the class locks. Callers: `central.rs` (spans, under a class lock),
 //! `large.rs`, and the two files above.
 
+mod blocked;
 pub(crate) mod grow;
 pub(crate) mod runs;
 pub(crate) mod shrink;
 pub(crate) mod tables;
 
+use crate::backing::room::Room;
 use crate::front::Fronts;
 use crate::lock::Lock;
 use crate::size_class::{SLICE, SLICE_SHIFT};
 use crate::stats;
+use crate::sys::env;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use hg_probes::page::{GRID_LOCK, StatsPage};
 use hg_probes::words::{Cause, LockId, Reason, Tier};
@@ -66,8 +69,13 @@ pub(crate) struct Grid {
     large_count: u64,
     large_allocs: u64,
     large_frees: u64,
-    /// Whether the last attempt to grow was refused.
-    blocked: bool,
+    /// The most that may be committed, slices: the cap, or a profile's ceiling.
+    ceiling: u32,
+    /// What the end of the reservation means: the cap, or a limit that made the reservation smaller.
+    cap_cause: Cause,
+    /// The episode of refused growth, if there is one, and when the last one was told on stderr.
+    blocked: Option<blocked::Episode>,
+    line_ns: u64,
     pinned_bytes: u64,
     tier: Tier,
     /// The arena's front caches, whose memory counts as tables.
@@ -79,6 +87,8 @@ pub(crate) struct Grid {
 pub(crate) struct SharedGrid {
     pub(crate) lock: Lock<Grid>,
     grown: AtomicU32,
+    /// What is known of the system's limits. Used by the thread that has `growing`, without the lock.
+    room: Room,
 }
 
 impl SharedGrid {
@@ -98,24 +108,45 @@ impl SharedGrid {
                 large_count: 0,
                 large_allocs: 0,
                 large_frees: 0,
-                blocked: false,
+                ceiling: 0,
+                cap_cause: Cause::Cap,
+                blocked: None,
+                line_ns: 0,
                 pinned_bytes: 0,
                 tier: Tier::None,
                 fronts: None,
                 page: None,
             }),
             grown: AtomicU32::new(0),
+            room: Room::new(),
         }
     }
 
-    /// Gives the grid its tables and its stats page. Called once, before anybody else can see the arena.
-    pub(crate) fn start(&self, tables: Tables, fronts: &'static Fronts, page: &'static StatsPage) {
+    /// Gives the grid its tables and its stats page. `wanted_bytes` is the cap that was asked for: less was reserved if a limit
+    /// on address space was in the way. Called once, before anybody else can see the arena.
+    pub(crate) fn start(&self, tables: Tables, wanted_bytes: usize, fronts: &'static Fronts, page: &'static StatsPage) {
+        env::remember_stderr();
         self.lock.name(LockId::GRID, GRID_LOCK, page);
         if let Some(mut grid) = self.lock.lock(Reason::Policy) {
             grid.tables = tables;
+            grid.ceiling = tables.cap;
+            if ((tables.cap as usize) << SLICE_SHIFT) < wanted_bytes {
+                grid.cap_cause = Cause::AddressSpace;
+            }
             grid.fronts = Some(fronts);
             grid.page = Some(page);
             grid.publish();
+        }
+    }
+
+    /// Sets the most that may be committed, bytes: a profile's ceiling, at most the cap. What is committed beyond stays.
+    pub(crate) fn set_ceiling(&self, bytes: u64) {
+        if let Some(mut grid) = self.lock.lock(Reason::Policy) {
+            let slices = (bytes >> SLICE_SHIFT).min(u64::from(grid.tables.cap));
+            grid.ceiling = slices as u32;
+            if let Some(page) = grid.page {
+                stats::change(&page.header.seq, || page.header.ceiling_bytes.store(slices << SLICE_SHIFT, Relaxed));
+            }
         }
     }
 
@@ -292,18 +323,7 @@ impl Grid {
             }
             header.pinned_bytes.store(self.pinned_bytes, Relaxed);
             header.tier.store(self.tier as u32, Relaxed);
-            header.grow_blocked.store(u32::from(self.blocked), Relaxed);
+            header.grow_blocked.store(u32::from(self.blocked.is_some()), Relaxed);
         });
-    }
-
-    /// Counts a refused growth. Returns whether this begins an episode of blocked growth.
-    fn count_refusal(&mut self, cause: Cause) -> bool {
-        if let Some(counter) = self.page.and_then(|page| page.header.grows_refused.get(cause as usize)) {
-            stats::add(counter, 1);
-        }
-        let begins = !self.blocked;
-        self.blocked = true;
-        self.publish();
-        begins
     }
 }

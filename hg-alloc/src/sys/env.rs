@@ -4,6 +4,7 @@
 
 use super::memory;
 use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// CPUs assumed where the kernel does not tell: address space is all a wrong guess costs.
 const UNKNOWN_CPUS: usize = 1024;
@@ -69,6 +70,36 @@ fn last_number(text: &[u8]) -> Option<usize> {
     let mut groups = text.split(|byte| !byte.is_ascii_digit()).filter(|group| !group.is_empty());
     let last = groups.next_back()?;
     core::str::from_utf8(last).ok()?.parse().ok()
+}
+
+/// Device and inode of the file that was stderr at the start; 0 if there was none.
+static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+fn stderr_file() -> Option<[u64; 2]> {
+    // SAFETY: an all-zero `stat` is a valid one.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: S9, the kernel writes the one structure given.
+    let status = unsafe { libc::syscall(libc::SYS_fstat, 2, &raw mut stat) };
+    (status == 0).then_some([stat.st_dev, stat.st_ino])
+}
+
+/// Remembers which file stderr is. Called once, by the first arena's start.
+pub(crate) fn remember_stderr() {
+    for (word, value) in STDERR.iter().zip(stderr_file().unwrap_or_default()) {
+        word.store(value, Relaxed);
+    }
+}
+
+/// Writes one line to stderr, long after the start: only if that is still the file that it was then (a daemon reuses the
+/// number), and only if it takes a line now (a pipe that nobody reads must not stop an allocation).
+pub(crate) fn report(parts: &[&str]) {
+    let known = [STDERR[0].load(Relaxed), STDERR[1].load(Relaxed)];
+    let mut poll = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: S9, the kernel writes the one structure given.
+    let ready = unsafe { libc::syscall(libc::SYS_poll, &raw mut poll, 1, 0) } == 1 && poll.revents == libc::POLLOUT;
+    if ready && known != [0; 2] && stderr_file() == Some(known) {
+        complain(parts);
+    }
 }
 
 /// Writes one line to stderr, for a user's mistake in the environment. No formatting, no allocation.

@@ -3,11 +3,14 @@
 //! Rules of this module: no allocation, no libc function that may allocate or be interposed, errors as errno values, and
 //! the caller's `errno` untouched ([`KeepErrno`] stands at the allocator's border).
 
+pub(crate) mod cgroup;
 pub(crate) mod clock;
 pub(crate) mod env;
 pub(crate) mod futex;
+pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod rseq;
+pub(crate) mod text;
 pub(crate) mod thread;
 
 /// An errno value, as a system call returned it.
