@@ -7,6 +7,7 @@
 use crate::cell::Entry;
 use crate::central::Central;
 use crate::config::Config;
+use crate::elastic::Elastic;
 use crate::fork;
 use crate::front::drain::{Classes, Give};
 use crate::front::{self, Fronts};
@@ -56,6 +57,7 @@ pub(crate) struct Arena {
     pub(crate) grid: SharedGrid,
     pub(crate) deferred: Deferred,
     pub(crate) sampler: Sampler,
+    pub(crate) elastic: Elastic,
     page: AtomicPtr<StatsPage>,
     settings: UnsafeCell<Settings>,
     phase: AtomicU32,
@@ -99,6 +101,7 @@ impl Arena {
             grid: SharedGrid::new(),
             deferred: Deferred::new(),
             sampler: Sampler::new(),
+            elastic: Elastic::new(),
             page: AtomicPtr::new(core::ptr::null_mut()),
             settings: UnsafeCell::new(Settings {
                 tables: Tables::new(),
@@ -182,6 +185,8 @@ impl Arena {
             *self.settings.get() =
                 Settings { tables, backing: config.backing, cap_bytes: (tables.cap as usize) * size_class::SLICE };
         }
+        self.elastic.start(config.rules);
+        self.commit_first(&config, u64::from(tables.cap) * size_class::SLICE as u64);
         self.hot.id.store(area.id, Relaxed);
         self.hot.sequence.store(area.sequence, Relaxed);
         self.hot.fronts.store(self.fronts.address(), Relaxed);
@@ -191,6 +196,17 @@ impl Arena {
         self.page.store(core::ptr::from_ref(page).cast_mut(), Release);
         self.hot.table_limit.store(size_class::TABLE_MAX + 1, Release);
         Ok(())
+    }
+
+    /// Bounds the arena's size, and commits what it starts with.
+    fn commit_first(&self, config: &Config, cap_bytes: u64) {
+        let (floor, ceiling) = config.rules.bounds(config.init_bytes, cap_bytes);
+        self.grid.set_floor(floor);
+        self.grid.set_ceiling(ceiling);
+        let need = Need::More(config.init_bytes.min(cap_bytes).div_ceil(size_class::SLICE as u64) as u32);
+        if config.init_bytes > 0 && self.grid.grow(need, Cause::Initial, config.backing, &self.hot.limit).is_err() {
+            env::complain(&["hg: HG_SIZE: the initial size cannot be committed now"]);
+        }
     }
 
     /// Writes the identity of the arena into its stats page.
@@ -271,13 +287,22 @@ impl Arena {
         self.grid.shrink(0, cause)
     }
 
-    /// Gives free memory above the slack back, after frees. One relaxed load where there is none.
+    /// Gives free memory above the slack back, after frees, unless a profile decides about it. Two relaxed loads where there is
+    /// none.
     pub(crate) fn shrink_above_slack(&self) {
         let slack_bytes = u64::from(SLACK) * size_class::SLICE as u64;
-        if self.page().is_some_and(|page| page.header.free_dirty_bytes.load(Relaxed) > slack_bytes) {
+        if !self.elastic.governs()
+            && self.page().is_some_and(|page| page.header.free_dirty_bytes.load(Relaxed) > slack_bytes)
+        {
             // More than needed, or every further free would make a system call.
             self.grid.shrink(SLACK / 2, Cause::Slack);
         }
+    }
+
+    /// One step of maintenance.
+    pub(crate) fn tick(&self) {
+        let _errno = KeepErrno::new();
+        self.elastic.step(self, clock::now_ns());
     }
 
     /// Counts something in a class's block, and brings its gauges up to date. Under the class lock.

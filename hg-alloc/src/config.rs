@@ -3,16 +3,23 @@
 //! | variable | values | default |
 //! |---|---|---|
 //! | `HG_CAP` | address space for the arena, with k, m, g or t | four times RAM, 64 GiB to 1 TiB |
+//! | `HG_SIZE` | `INIT:CAP`: committed at the start and never given back, and the same as `HG_CAP` | `HG_CAP` alone |
+//! | `HG_PROFILE` | when to grow and shrink, see `elastic/profile.rs` | none |
+//! | `HG_PROFILE_DRY_RUN` | `1`: only tell what the profile would do | `0` |
+//! | `HG_PROFILE_CYCLE_MS` | length of a cycle of the profile, 10 to 3 600 000 | 1000 |
 //! | `HG_TIER` | `base`, `thp` | `base` |
 //! | `HG_PIN` | `0`, `1` | `0` |
 //! | `HG_RSEQ` | `0`, `1` | `1` |
 //! | `HG_LOCK_STALL_US` | 1 to 10 000 000 | 1000 |
 //! | `HG_SAMPLE_BYTES` | mean bytes between two samples, 4k to 1t | 512k |
 //!
-//! A value that does not parse gets one line on stderr, and the default.
+//! A value that does not parse gets one line on stderr, and the default. So does a value that another one contradicts.
 
+use crate::elastic::NO_PROFILE;
+use crate::elastic::policy::Rules;
+use crate::elastic::profile::{Error, Profile, Size};
 use crate::grid::grow::Backing;
-use crate::sys::env;
+use crate::sys::{env, text};
 use hg_probes::words::Tier;
 
 const GIB: usize = 1 << 30;
@@ -22,6 +29,9 @@ const GREATEST_CAP: usize = 64 << 40;
 /// What the environment asks for.
 pub(crate) struct Config {
     pub(crate) cap_bytes: usize,
+    /// Committed at the start.
+    pub(crate) init_bytes: u64,
+    pub(crate) rules: Rules,
     pub(crate) backing: Backing,
     pub(crate) rseq: bool,
     pub(crate) stall_us: u32,
@@ -32,11 +42,20 @@ impl Config {
     /// Reads the environment.
     pub(crate) fn read() -> Config {
         let default_cap = env::ram_bytes().saturating_mul(4).next_power_of_two().clamp(64 * GIB, 1024 * GIB);
-        let cap = |text: &str| size(text).filter(|bytes| (LEAST_CAP..=GREATEST_CAP).contains(bytes));
         let stall = |text: &str| text.parse().ok().filter(|us| (1..=10_000_000).contains(us));
         let sample = |text: &str| size(text).filter(|bytes| (4096..=1024 * GIB).contains(bytes));
+        let cycle = |text: &str| text.parse().ok().filter(|ms| (10..=3_600_000).contains(ms));
+        let (init_bytes, cap_bytes) = init_and_cap(default_cap);
         Config {
-            cap_bytes: value("HG_CAP", cap, "a size from 16m to 64t").unwrap_or(default_cap),
+            cap_bytes,
+            init_bytes,
+            rules: Rules {
+                profile: profile(init_bytes, cap_bytes),
+                dry_run: value("HG_PROFILE_DRY_RUN", flag, "0 or 1").unwrap_or(false),
+                cycle_ns: value("HG_PROFILE_CYCLE_MS", cycle, "milliseconds from 10 to 3600000").unwrap_or(1000)
+                    * 1_000_000,
+                ..NO_PROFILE
+            },
             backing: Backing {
                 tier: value("HG_TIER", tier, "base or thp").unwrap_or(Tier::Base),
                 pin: value("HG_PIN", flag, "0 or 1").unwrap_or(false),
@@ -55,6 +74,50 @@ fn value<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>, wanted: &str) -> 
         env::complain(&["hg: ", name, "=", text, ": want ", wanted, "; using the default"]);
     }
     value
+}
+
+/// As [`value`], of a grammar that knows the place of an error.
+fn placed<T>(name: &str, parse: impl FnOnce(&str) -> Result<T, Error>, instead: &str) -> Option<T> {
+    match parse(env::variable(name)?) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            let (mut line, mut column) = ([0; 20], [0; 20]);
+            let line = text::decimal(error.line.into(), &mut line);
+            let column = text::decimal(error.column.into(), &mut column);
+            // Few values have several lines.
+            let (before, line) = if error.line > 1 { (" line ", line) } else { ("", "") };
+            let reason = error.reason.label();
+            env::complain(&["hg: ", name, ":", before, line, " column ", column, ": ", reason, "; using ", instead]);
+            None
+        }
+    }
+}
+
+/// What `HG_SIZE` and `HG_CAP` say.
+fn init_and_cap(default_cap: usize) -> (u64, usize) {
+    let cap = |text: &str| size(text).filter(|bytes| (LEAST_CAP..=GREATEST_CAP).contains(bytes));
+    let cap = value("HG_CAP", cap, "a size from 16m to 64t");
+    let Some(both) = placed("HG_SIZE", Size::parse, "HG_CAP or its default") else {
+        return (0, cap.unwrap_or(default_cap));
+    };
+    let size_cap = both.cap_bytes as usize;
+    if cap.is_some_and(|cap| cap != size_cap) {
+        env::complain(&["hg: HG_SIZE and HG_CAP name different caps; using that of HG_SIZE"]);
+    }
+    (both.init_bytes, size_cap)
+}
+
+/// What `HG_PROFILE` says, if it fits the size.
+fn profile(init_bytes: u64, cap_bytes: usize) -> Option<Profile> {
+    let profile = placed("HG_PROFILE", Profile::parse, "none")?;
+    if profile.up.to_bytes <= init_bytes {
+        env::complain(&["hg: HG_PROFILE: `scale up` ends at or below the initial size of HG_SIZE; using none"]);
+        return None;
+    }
+    if profile.up.to_bytes > cap_bytes as u64 {
+        env::complain(&["hg: HG_PROFILE: `scale up` ends above the cap, which stays the limit"]);
+    }
+    Some(profile)
 }
 
 fn flag(text: &str) -> Option<bool> {

@@ -59,3 +59,9 @@ pub fn stats_page() -> Option<&'static StatsPage> {
 pub fn trim() -> bool {
     PROCESS.trim(Cause::Trim) > 0
 }
+
+/// One step of maintenance, for a program that would rather call it from a thread of its own: growth ahead of demand, and
+/// what a profile (`HG_PROFILE`) wants. A call while another is at it does nothing.
+pub fn tick() {
+    PROCESS.tick();
+}

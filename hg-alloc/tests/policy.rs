@@ -213,6 +213,28 @@ fn a_profile_bounds_the_arena() {
 }
 
 #[test]
+fn what_a_failing_request_took_from_the_floor_comes_back() {
+    let floor_bytes = 100 * MIB;
+    let input = Input {
+        now_ns: 0,
+        live_bytes: MIB,
+        committed_bytes: 92 * MIB,
+        free_bytes: 91 * MIB,
+        floor_bytes,
+        ceiling_bytes: 1 << 40,
+        blocked: false,
+    };
+    for text in ["", PROFILE] {
+        let mut policy = Policy::new(rules(text));
+        let back = Some(Decision::new(Verdict::Grow, Why::AtFloor, 8 * MIB));
+        assert_eq!(policy.step(&input), back);
+        assert_eq!(policy.step(&input), back);
+        assert_ne!(policy.step(&Input { blocked: true, ..input }), back);
+        assert_ne!(policy.step(&Input { committed_bytes: floor_bytes, ..input }), back);
+    }
+}
+
+#[test]
 fn demand_is_met_before_it_comes() {
     let mut policy = Policy::new(rules(""));
     let mut step = |used: u64, committed: u64| {

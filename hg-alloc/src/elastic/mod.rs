@@ -1,8 +1,189 @@
 //! When an arena grows and shrinks by itself, and why.
+//!
+//! `profile.rs` reads what the user wants, `policy.rs` decides by it, `pinned.rs` finds what is in the way, `decisions.rs`
+//! tells. This file puts them together for an arena: it gathers what the policy looks at, does what it says, and enters it
+//! in the ring of the stats page.
+//!
+//! No lock is held between two figures of the input: they are read one by one from the stats page, and may not fit
+//! together by what moved meanwhile. State belongs to the thread that has the turn (S11): whoever comes while another is
+//! at it leaves. Called by whoever maintains the arena, at any pace; a profile counts its own cycles.
 
+mod decisions;
+mod pinned;
 pub mod policy;
 pub mod profile;
 mod scanner;
 mod size;
 mod what_if;
 mod window;
+
+use crate::arena::{Arena, Settings};
+use crate::grid::{GRANULE, Need};
+use crate::size_class::{SLICE, SLICE_SHIFT};
+use crate::sys::{memory, thread};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+pub(crate) use decisions::record;
+use hg_probes::page::StatsPage;
+use hg_probes::words::{Cause, Verdict, Why};
+use pinned::Search;
+use policy::{Decision, Input, Policy, Rules};
+
+/// The rules of an arena without a profile.
+pub(crate) const NO_PROFILE: Rules = Rules {
+    profile: None,
+    cycle_ns: 1_000_000_000,
+    granule_bytes: GRANULE as u64 * SLICE as u64,
+    page_bytes: memory::HUGE_PAGE as u64,
+    dry_run: false,
+};
+
+/// Growths that one decision makes.
+const PIECES: u32 = 8;
+
+/// What an arena decides about its own size.
+pub(crate) struct Elastic {
+    /// Process whose thread has the turn, 0 for none. A child finds its parent's here, if it was forked during a step.
+    turn: AtomicU32,
+    /// Whether a profile decides when memory goes back.
+    governs: AtomicBool,
+    state: UnsafeCell<State>,
+}
+
+struct State {
+    policy: Policy,
+    search: Search,
+}
+
+// SAFETY: S11, the state is reached by the thread that has the turn, or before the arena is started.
+unsafe impl Sync for Elastic {}
+
+impl Elastic {
+    pub(crate) const fn new() -> Self {
+        Elastic {
+            turn: AtomicU32::new(0),
+            governs: AtomicBool::new(false),
+            state: UnsafeCell::new(State { policy: Policy::new(NO_PROFILE), search: Search::new() }),
+        }
+    }
+
+    /// Begins with these rules. Called once, before anybody else can see the arena.
+    pub(crate) fn start(&self, rules: Rules) {
+        // SAFETY: S11, the arena is not started yet.
+        unsafe { (*self.state.get()).policy = Policy::new(rules) };
+        self.governs.store(rules.profile.is_some() && !rules.dry_run, Relaxed);
+    }
+
+    /// Whether a profile decides when memory goes back, so that neither frees nor age do.
+    pub(crate) fn governs(&self) -> bool {
+        self.governs.load(Relaxed)
+    }
+
+    /// Decides, does it, and tells. One step of maintenance.
+    pub(crate) fn step(&self, arena: &Arena, now_ns: u64) {
+        let (Some(page), Some(settings), true) = (arena.page(), arena.settings(), self.take_turn()) else { return };
+        // SAFETY: S11, this thread has the turn.
+        let state = unsafe { &mut *self.state.get() };
+        let input = gather(page, now_ns);
+        let has_profile = state.policy.rules().profile.is_some();
+        let decision = match state.policy.step(&input) {
+            Some(decision) => Some(act(arena, settings, page, decision)),
+            // Memory that is free and above the floor ages, which is told by those who let it.
+            None if !has_profile && input.committed_bytes <= input.floor_bytes => {
+                Some(Decision::new(Verdict::Keep, Why::AtFloor, 0))
+            }
+            None if !has_profile && input.free_bytes < NO_PROFILE.page_bytes => {
+                Some(Decision::new(Verdict::Keep, Why::NothingFree, input.committed_bytes - input.floor_bytes))
+            }
+            None => None,
+        };
+        if let Some(decision) = decision {
+            let decision = match decision.why {
+                Why::NothingFree => name_pin(&mut state.search, arena, settings, decision),
+                _ => decision,
+            };
+            record(page, &decision, now_ns);
+        }
+        self.turn.store(0, Release);
+    }
+
+    fn take_turn(&self) -> bool {
+        let pid = thread::pid();
+        match self.turn.compare_exchange(0, pid, Acquire, Relaxed) {
+            Ok(_) => true,
+            // A thread of the parent had it, which this process has no copy of.
+            Err(owner) if owner != pid => self.turn.compare_exchange(owner, pid, Acquire, Relaxed).is_ok(),
+            Err(_) => false,
+        }
+    }
+}
+
+/// What the policy looks at, from the stats page.
+fn gather(page: &StatsPage, now_ns: u64) -> Input {
+    let header = &page.header;
+    let cells = page.classes.iter().map(|class| {
+        let free = class.central_cells.load(Relaxed).wrapping_add(class.transfer_cells.load(Relaxed));
+        class.cells.load(Relaxed).saturating_sub(free).wrapping_mul(u64::from(class.size.load(Relaxed)))
+    });
+    Input {
+        now_ns,
+        live_bytes: cells.fold(header.large_bytes.load(Relaxed), u64::wrapping_add),
+        committed_bytes: header.committed_bytes.load(Relaxed),
+        free_bytes: header.free_dirty_bytes.load(Relaxed).wrapping_add(header.free_clean_bytes.load(Relaxed)),
+        floor_bytes: header.floor_bytes.load(Relaxed),
+        ceiling_bytes: header.ceiling_bytes.load(Relaxed),
+        blocked: header.grow_blocked.load(Relaxed) != 0,
+    }
+}
+
+/// Does what was decided, if it is not only said. Returns what came of it.
+fn act(arena: &Arena, settings: &Settings, page: &StatsPage, decision: Decision) -> Decision {
+    let slices = (decision.bytes >> SLICE_SHIFT).min(u64::from(u32::MAX)) as u32;
+    match decision.verdict {
+        _ if decision.why == Why::DryRun => decision,
+        Verdict::Grow => match grow(arena, settings, page, decision.bytes) {
+            (0, Some(Cause::Cap | Cause::Ceiling)) => {
+                Decision { verdict: Verdict::Keep, why: Why::Ceiling, ..decision }
+            }
+            (0, Some(_)) => Decision { verdict: Verdict::Keep, why: Why::Blocked, ..decision },
+            (bytes, _) => Decision { bytes, ..decision },
+        },
+        Verdict::Shrink => match arena.grid.shrink_by(slices, 0, Cause::Slack) {
+            // What is free lies in parts of pages.
+            0 => Decision { verdict: Verdict::Keep, why: Why::NothingFree, ..decision },
+            given => Decision { bytes: given, ..decision },
+        },
+        Verdict::Keep | Verdict::Drain => decision,
+    }
+}
+
+/// Commits more, piece by piece where it was given back before. Returns the bytes, and why it is not more.
+fn grow(arena: &Arena, settings: &Settings, page: &StatsPage, bytes: u64) -> (u64, Option<Cause>) {
+    let committed = || page.header.committed_bytes.load(Relaxed);
+    let before = committed();
+    let mut grown = 0;
+    for _ in 0..PIECES {
+        let missing = bytes.saturating_sub(grown) >> SLICE_SHIFT;
+        if missing == 0 {
+            break;
+        }
+        let need = Need::More(missing.min(u64::from(u32::MAX)) as u32);
+        if let Err((cause, _)) = arena.grid.grow(need, Cause::Ahead, settings.backing, &arena.hot.limit) {
+            return (grown, Some(cause));
+        }
+        let now = committed().saturating_sub(before);
+        if now <= grown {
+            // Somebody else is growing.
+            break;
+        }
+        grown = now;
+    }
+    (grown, None)
+}
+
+/// Names the page nearest to being free and what keeps it, if the search has found one.
+fn name_pin(search: &mut Search, arena: &Arena, settings: &Settings, decision: Decision) -> Decision {
+    let Some(pin) = search.look(&arena.grid, &settings.tables) else { return decision };
+    let why = if pin.class == 0 { Why::PinnedByLarge } else { Why::PinnedByCells };
+    Decision { why, page: pin.page, class: pin.class, cells: pin.cells.into(), ..decision }
+}

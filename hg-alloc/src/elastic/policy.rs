@@ -1,6 +1,9 @@
 //! What an arena should do about its size, and why: a state machine without clock, lock or system call, so that a recorded
 //! trace can be put through it as well as an arena (`what_if.rs`).
 //!
+//! # The floor
+//! What stays committed was given up only to serve a request that would have failed: it is committed again at once.
+//!
 //! # Without a profile: growth ahead of demand
 //! At every step: if as much more memory were taken until the next step as since the last one, and so much is not free,
 //! commit some now. A thread that allocates then finds memory in place of a system call.
@@ -139,6 +142,11 @@ impl Policy {
 
     /// Looks at the arena. `None` between two cycles, while nothing needs to be done.
     pub fn step(&mut self, input: &Input) -> Option<Decision> {
+        if let Some(missing) = input.floor_bytes.checked_sub(input.committed_bytes).filter(|missing| *missing > 0)
+            && !input.blocked
+        {
+            return Some(Decision::new(Verdict::Grow, Why::AtFloor, missing));
+        }
         let Some(profile) = self.rules.profile else { return self.demand(input) };
         let over = self.cycle_at_ns.is_none_or(|at| input.now_ns.saturating_sub(at) >= self.rules.cycle_ns);
         over.then(|| {

@@ -13,6 +13,7 @@ pub(crate) mod grow;
 pub(crate) mod runs;
 pub(crate) mod shrink;
 pub(crate) mod tables;
+pub(crate) mod walk;
 
 use crate::backing::room::Room;
 use crate::front::Fronts;

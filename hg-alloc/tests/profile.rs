@@ -1,0 +1,250 @@
+//! Sizes and profiles in a real arena, each in a process of its own: what is committed follows the load by the rules, the
+//! ring of the stats page says why, and a bad setting costs one line and changes nothing.
+//!
+//! The test is the host that ticks; cycles are 10 ms long.
+
+use hg_alloc::raw;
+use hg_probes::page::{DECISIONS, StatsPage};
+use hg_probes::words::{Cause, Verdict, Why};
+use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+const SCENARIO: &str = "HG_TEST_SCENARIO";
+const MIB: u64 = 1 << 20;
+
+/// Runs a test of this file again in a child with these variables. `None` in the child, where the test does its work; in the
+/// parent what the child wrote.
+fn in_child(name: &str, variables: &[(&str, &str)]) -> Option<String> {
+    if std::env::var(SCENARIO).as_deref() == Ok(name) {
+        return None;
+    }
+    let output = Command::new(std::env::current_exe().expect("own path"))
+        .args(["--exact", name, "--nocapture"])
+        .env(SCENARIO, name)
+        .envs(variables.iter().copied())
+        .output()
+        .expect("the test program runs again");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{name} in its child:\n{text}");
+    Some(text)
+}
+
+fn page() -> &'static StatsPage {
+    hg_alloc::stats_page().expect("something was allocated")
+}
+
+fn committed() -> u64 {
+    page().header.committed_bytes.load(Relaxed)
+}
+
+/// The decisions in the ring, the oldest first: verdict, reason, times.
+fn decisions() -> Vec<(Verdict, Why, u64)> {
+    let ring = &page().policy;
+    assert_eq!(ring.seq.load(Relaxed) % 2, 0, "nobody is writing");
+    let written = ring.written.load(Relaxed);
+    (written.saturating_sub(DECISIONS as u64)..written)
+        .map(|number| {
+            let entry = &ring.decisions[number as usize % DECISIONS];
+            let verdict = Verdict::from_u64(entry.verdict.load(Relaxed).into()).expect("a verdict");
+            let why = Why::from_u64(entry.why.load(Relaxed).into()).expect("a reason");
+            (verdict, why, entry.times.load(Relaxed))
+        })
+        .collect()
+}
+
+fn was_said(verdict: Verdict, why: Why) -> bool {
+    decisions().iter().any(|decision| (decision.0, decision.1) == (verdict, why))
+}
+
+/// Ticks until something is so, for at most ten seconds.
+fn tick_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not {what}: {} committed, {:?}", committed(), decisions());
+        hg_alloc::tick();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// So many MiB in blocks of a quarter.
+fn hold(mib: usize) -> Vec<*mut u8> {
+    let blocks: Vec<_> = (0..mib * 4).map(|_| raw::malloc(256 << 10)).collect();
+    assert!(blocks.iter().all(|block| !block.is_null()));
+    blocks
+}
+
+const CYCLE: (&str, &str) = ("HG_PROFILE_CYCLE_MS", "10");
+
+#[test]
+fn a_profile_grows_ahead_of_demand_and_shrinks_again() {
+    let profile = "scale up to 512m on 70% for 3 cycles within 5 / scale down to 64m on 30% for 3 cycles";
+    let variables = [("HG_SIZE", "32m:1g"), ("HG_PROFILE", profile), CYCLE];
+    if in_child("a_profile_grows_ahead_of_demand_and_shrinks_again", &variables).is_some() {
+        return;
+    }
+    raw::free(raw::malloc(1));
+    let header = &page().header;
+    assert_eq!(committed(), 32 * MIB, "INIT");
+    assert_eq!((header.floor_bytes.load(Relaxed), header.ceiling_bytes.load(Relaxed)), (64 * MIB, 512 * MIB));
+    tick_until("at the floor", || committed() >= 64 * MIB);
+
+    let blocks = hold(100);
+    let before = committed();
+    tick_until("grown ahead", || committed() > before);
+    assert!(was_said(Verdict::Grow, Why::Usage), "{:?}", decisions());
+    assert!(
+        committed() * 70 > 100 * MIB * 100 && committed() < 180 * MIB,
+        "to below 70%: {before} {} {:?}",
+        committed(),
+        decisions()
+    );
+    tick_until("content", || decisions().last().is_some_and(|last| last.0 == Verdict::Keep && last.2 > 5));
+
+    // A profile decides: what is free stays, however much it is, until the cool-off and the cycles are over.
+    let before = committed();
+    blocks.into_iter().for_each(raw::free);
+    assert_eq!(committed(), before);
+    tick_until("cooling off", || was_said(Verdict::Keep, Why::CoolOff));
+    tick_until("shrunk", || committed() == 64 * MIB);
+    assert!(was_said(Verdict::Shrink, Why::Usage), "{:?}", decisions());
+    tick_until("at the floor", || was_said(Verdict::Keep, Why::AtFloor));
+    assert_eq!(committed(), 64 * MIB);
+    assert!(decisions().iter().any(|decision| decision.2 > 1), "equal decisions in a row are one");
+
+    hg_alloc::trim();
+    assert_eq!(committed(), 64 * MIB, "a trim leaves the floor");
+}
+
+#[test]
+fn a_ceiling_is_kept_and_a_profile_without_scale_down_never_shrinks() {
+    let variables = [("HG_CAP", "1g"), ("HG_PROFILE", "scale up to 128m on 50% for 1 cycles"), CYCLE];
+    if in_child("a_ceiling_is_kept_and_a_profile_without_scale_down_never_shrinks", &variables).is_some() {
+        return;
+    }
+    let blocks = hold(90);
+    tick_until("at the ceiling", || was_said(Verdict::Keep, Why::Ceiling));
+    assert_eq!(committed(), 128 * MIB);
+    // A request that finds nothing is bound by it too.
+    assert!(raw::malloc(60 << 20).is_null());
+    assert!(page().header.grows_refused[Cause::Ceiling as usize].load(Relaxed) > 0);
+    blocks.into_iter().for_each(raw::free);
+    let before = committed();
+    tick_until("saying so", || was_said(Verdict::Keep, Why::NoScaleDown));
+    tick_until("sure", || decisions().last().is_some_and(|last| last.2 > 50));
+    assert_eq!(committed(), before);
+}
+
+#[test]
+fn a_dry_run_only_tells() {
+    let profile = "scale up to 512m on 50% for 2 cycles / scale down to 16m on 30% for 2 cycles";
+    let variables = [("HG_SIZE", "64m:1g"), ("HG_PROFILE", profile), ("HG_PROFILE_DRY_RUN", "1"), CYCLE];
+    if in_child("a_dry_run_only_tells", &variables).is_some() {
+        return;
+    }
+    let blocks = hold(60);
+    let header = &page().header;
+    assert_eq!((header.floor_bytes.load(Relaxed), header.ceiling_bytes.load(Relaxed)), (64 * MIB, 1024 * MIB));
+    let before = (committed(), header.grows.load(Relaxed));
+    tick_until("saying it would grow", || was_said(Verdict::Grow, Why::DryRun));
+    assert_eq!((committed(), header.grows.load(Relaxed)), before);
+    assert!(!was_said(Verdict::Grow, Why::Usage));
+    blocks.into_iter().for_each(raw::free);
+}
+
+#[test]
+fn what_keeps_a_page_is_named() {
+    let profile = "scale up to 512m on 99% for 9 cycles / scale down to 1m on 98% for 1 cycles";
+    if in_child("what_keeps_a_page_is_named", &[("HG_PROFILE", profile), CYCLE]).is_some() {
+        return;
+    }
+    // Every span keeps some cells, one page fewer than the others; what is free besides goes.
+    let mut cells: Vec<_> = (0..16 << 10).map(|_| raw::malloc(4096) as usize).collect();
+    cells.sort_unstable();
+    let span = |cell: usize| cell >> 15;
+    let base = page().header.base_address.load(Relaxed) as usize;
+    let chosen = (cells[cells.len() / 2] - base) >> 21;
+    let mut kept = 0;
+    let mut last = 0;
+    for cell in cells {
+        let on_chosen = (cell - base) >> 21 == chosen;
+        let first = span(cell) != span(last);
+        if first && !(on_chosen && kept > 0) {
+            kept += usize::from(on_chosen);
+        } else {
+            raw::free(cell as *mut u8);
+        }
+        last = cell;
+    }
+    hg_alloc::trim();
+    tick_until("naming it", || was_said(Verdict::Keep, Why::PinnedByCells));
+    tick_until("having looked at every page", || {
+        let ring = &page().policy;
+        let last = &ring.decisions[(ring.written.load(Relaxed) - 1) as usize % DECISIONS];
+        last.why.load(Relaxed) == Why::PinnedByCells as u32 && last.page.load(Relaxed) as usize == chosen
+    });
+    let ring = &page().policy;
+    let last = &ring.decisions[(ring.written.load(Relaxed) - 1) as usize % DECISIONS];
+    assert_eq!((last.class.load(Relaxed), last.cells.load(Relaxed)), (4096, 1));
+}
+
+#[test]
+fn sizes_and_profiles_that_cannot_be_get_one_line_each() {
+    let good = "scale up to 256m on 70% for 3 cycles";
+    let cases: [(&[(&str, &str)], &str); 7] = [
+        (&[("HG_SIZE", "64m:8x")], "hg: HG_SIZE: column 6: want the unit k, m, g or t; using HG_CAP or its default"),
+        (
+            &[("HG_SIZE", "64m:1g"), ("HG_CAP", "2g")],
+            "hg: HG_SIZE and HG_CAP name different caps; using that of HG_SIZE",
+        ),
+        (
+            &[("HG_PROFILE", "scale up to 2g on 130%")],
+            "hg: HG_PROFILE: column 19: want a percentage from 1 to 100; using none",
+        ),
+        (
+            &[("HG_PROFILE", "scale up to 2g on 70% for 3 cycles\nscale down to 3g on 30% for 9 cycles")],
+            "hg: HG_PROFILE: line 2 column 15: want a size below that of `scale up`; using none",
+        ),
+        (
+            &[("HG_SIZE", "256m:1g"), ("HG_PROFILE", good)],
+            "hg: HG_PROFILE: `scale up` ends at or below the initial size of HG_SIZE; using none",
+        ),
+        (
+            &[("HG_CAP", "128m"), ("HG_PROFILE", good)],
+            "hg: HG_PROFILE: `scale up` ends above the cap, which stays the limit",
+        ),
+        (
+            &[("HG_PROFILE", good), ("HG_PROFILE_CYCLE_MS", "1")],
+            "hg: HG_PROFILE_CYCLE_MS=1: want milliseconds from 10 to 3600000; using the default",
+        ),
+    ];
+    let name = "sizes_and_profiles_that_cannot_be_get_one_line_each";
+    for (variables, line) in cases {
+        let Some(text) = in_child(name, variables) else {
+            raw::free(raw::malloc(1));
+            return;
+        };
+        let lines: Vec<_> = text.lines().filter(|line| line.starts_with("hg: ")).collect();
+        assert_eq!(lines, [line], "with {variables:?}");
+    }
+}
+
+#[test]
+fn the_initial_size_is_there_from_the_start_and_stays() {
+    if in_child("the_initial_size_is_there_from_the_start_and_stays", &[("HG_SIZE", "100m:200m")]).is_some() {
+        return;
+    }
+    raw::free(raw::malloc(1));
+    let header = &page().header;
+    assert_eq!(header.reserved_bytes.load(Relaxed), 200 * MIB);
+    let first = committed();
+    assert!((100 * MIB..=112 * MIB).contains(&first), "{first}");
+    for _ in 0..3 {
+        hold(150).into_iter().for_each(raw::free);
+        hg_alloc::trim();
+        assert_eq!(committed(), 100 * MIB);
+        hg_alloc::tick();
+    }
+    assert!(was_said(Verdict::Keep, Why::AtFloor), "{:?}", decisions());
+    assert!(raw::malloc(201 << 20).is_null());
+}
