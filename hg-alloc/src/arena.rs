@@ -5,13 +5,13 @@
 //! of their own, because the limits that they compare with are 0 until then.
 
 use crate::cell::Entry;
+use crate::backing::pages::Backing;
 use crate::central::Central;
 use crate::config::Config;
 use crate::elastic::Elastic;
 use crate::fork;
 use crate::front::drain::{Classes, Give};
 use crate::front::{self, Fronts};
-use crate::grid::grow::Backing;
 use crate::grid::tables::Tables;
 use crate::grid::{Need, SLACK, SharedGrid};
 use crate::lock::Lock;
@@ -24,7 +24,7 @@ use crate::transfer::Transfer;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 use hg_probes::page::{self, ClassStats, StatsPage};
-use hg_probes::words::{Cause, LockId, Reason, Tier};
+use hg_probes::words::{Cause, LockId, Reason};
 
 /// What stands under a class's lock.
 pub(crate) struct Pool {
@@ -105,7 +105,7 @@ impl Arena {
             page: AtomicPtr::new(core::ptr::null_mut()),
             settings: UnsafeCell::new(Settings {
                 tables: Tables::new(),
-                backing: Backing { tier: Tier::Base, pin: false },
+                backing: Backing::BASE,
                 cap_bytes: 0,
             }),
             phase: AtomicU32::new(NEW),

@@ -7,7 +7,7 @@
 //! | `HG_PROFILE` | when to grow and shrink, see `elastic/profile.rs` | none |
 //! | `HG_PROFILE_DRY_RUN` | `1`: only tell what the profile would do | `0` |
 //! | `HG_PROFILE_CYCLE_MS` | length of a cycle of the profile, 10 to 3 600 000 | 1000 |
-//! | `HG_TIER` | `base`, `thp` | `base` |
+//! | `HG_TIER` | `auto`, `hugetlb`, `thp`, `collapse`, `64k`, `base` | `base` |
 //! | `HG_PIN` | `0`, `1` | `0` |
 //! | `HG_RSEQ` | `0`, `1` | `1` |
 //! | `HG_LOCK_STALL_US` | 1 to 10 000 000 | 1000 |
@@ -15,10 +15,10 @@
 //!
 //! A value that does not parse gets one line on stderr, and the default. So does a value that another one contradicts.
 
+use crate::backing::pages::Backing;
 use crate::elastic::NO_PROFILE;
 use crate::elastic::policy::Rules;
 use crate::elastic::profile::{Error, Profile, Size};
-use crate::grid::grow::Backing;
 use crate::sys::{env, text};
 use hg_probes::words::Tier;
 
@@ -57,8 +57,8 @@ impl Config {
                 ..NO_PROFILE
             },
             backing: Backing {
-                tier: value("HG_TIER", tier, "base or thp").unwrap_or(Tier::Base),
                 pin: value("HG_PIN", flag, "0 or 1").unwrap_or(false),
+                ..value("HG_TIER", tier, "auto, hugetlb, thp, collapse, 64k or base").unwrap_or(Backing::BASE)
             },
             rseq: value("HG_RSEQ", flag, "0 or 1").unwrap_or(true),
             sample_bytes: value("HG_SAMPLE_BYTES", sample, "a size from 4k to 1t").unwrap_or(512 << 10),
@@ -128,12 +128,17 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-fn tier(text: &str) -> Option<Tier> {
-    match text {
-        "base" => Some(Tier::Base),
-        "thp" => Some(Tier::Thp),
-        _ => None,
-    }
+/// A tier by its name, which then outweighs what speaks against it; or the best one to be had.
+fn tier(text: &str) -> Option<Backing> {
+    let tier = match text {
+        "auto" | "hugetlb" => Tier::Hugetlb,
+        "thp" => Tier::Thp,
+        "collapse" => Tier::Collapsed,
+        "64k" => Tier::Mid,
+        "base" => Tier::Base,
+        _ => return None,
+    };
+    Some(Backing { tier, forced: text != "auto", pin: false })
 }
 
 /// A size: digits, and k, m, g or t (powers of 1024) in either case.
@@ -169,7 +174,10 @@ mod tests {
     fn flags_and_tiers() {
         assert_eq!(flag("1"), Some(true));
         assert_eq!(flag("yes"), None);
-        assert_eq!(tier("thp"), Some(Tier::Thp));
-        assert_eq!(tier("huge"), None);
+        let named = |text| tier(text).map(|backing| (backing.tier, backing.forced));
+        assert_eq!(named("thp"), Some((Tier::Thp, true)));
+        assert_eq!(named("hugetlb"), Some((Tier::Hugetlb, true)));
+        assert_eq!(named("auto"), Some((Tier::Hugetlb, false)));
+        assert_eq!(named("huge"), None);
     }
 }

@@ -4,52 +4,27 @@
 //! slices behind the top. Without it: the question whether the system's limits leave room (`backing/room.rs`), and the
 //! system calls. Under it again: publish. One thread grows at a time; the others that need memory sleep until it is
 //! done, for a bounded time. A growth is cut to what there is room for, down to what is needed; less is a refusal, which
-//! has a cause, is counted, and fires `grow_refused` (`blocked.rs` tells of episodes of them).
+//! has a cause, is counted, and fires `grow_refused` (`blocked.rs` tells of episodes of them). `back.rs` has the second
+//! phase.
 
+use super::back::{Plan, STATES_STEP};
 use super::runs::Pool;
 use super::{GRANULE, Grid, Need, SharedGrid, tables};
-use crate::backing::room::{self, Ask};
+use crate::backing::pages::Backing;
+use crate::backing::room::Ask;
 use crate::lock::Guard;
 use crate::size_class::SLICE;
-use crate::sys::{Errno, clock, env, futex, memory, thread};
+use crate::sys::{Errno, clock, futex, thread};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use hg_probes::catalogue::args;
 use hg_probes::emit;
-use hg_probes::words::{Cause, Reason, Tier, TierReason};
-
-/// Room for cell states is made accessible in steps of so many bytes.
-const STATES_STEP: usize = 4 << 20;
+use hg_probes::words::{Cause, Reason, Tier};
 
 /// Runs that one growth joins with their neighbours.
 const GATHER_RUNS: u32 = 64;
 
 /// How long a thread waits for another's growth before its own need counts as refused, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
-
-/// How memory is to be backed.
-#[derive(Clone, Copy)]
-pub(crate) struct Backing {
-    /// The tier asked for.
-    pub(crate) tier: Tier,
-    /// Whether to lock memory into RAM.
-    pub(crate) pin: bool,
-}
-
-/// What the second phase has to do.
-pub(super) enum Plan {
-    /// Make the slices from..to accessible.
-    Slices { from: u32, to: u32 },
-    /// Make states accessible from this byte on.
-    States { from: usize },
-}
-
-/// What the second phase brought.
-struct Backed {
-    tier: Tier,
-    reason: TierReason,
-    pinned_bytes: u64,
-    pin_errno: i32,
-}
 
 impl SharedGrid {
     /// Makes the grid able to serve a need, or tells why not. `limit` is the end of accessible user memory, as frees see it. A
@@ -132,7 +107,8 @@ impl SharedGrid {
                 }
             };
             let room = (room / SLICE as u64).min(u64::from(u32::MAX)) as u32;
-            if recommits {
+            grid.pages.backing = backing;
+            if recommits && !backing.by_calls() {
                 let old_bytes = grid.committed_bytes();
                 grid.recommit(need, room);
                 let ended = grid.unblock();
@@ -144,6 +120,7 @@ impl SharedGrid {
                 return Ok(());
             }
             let plan = match grid.plan(need, room) {
+                _ if recommits => grid.take_again(need, room),
                 Ok(plan) => plan,
                 Err(refusal) => return self.refuse(grid, need, refusal, Errno(0), last, false),
             };
@@ -152,10 +129,8 @@ impl SharedGrid {
             let before = grid.tier;
             drop(grid);
 
-            let done = match plan {
-                Plan::Slices { from, to } => back_slices(&tables, from, to, backing),
-                Plan::States { from } => tables.commit_states(from, STATES_STEP).map(|()| None),
-            };
+            self.tend_before_growth(backing);
+            let done = plan.carry_out(&tables, backing, before);
             let retry = done.is_err() && !least && room > need.slices();
             let done = done.map_err(|errno| (if retry { Cause::Kernel } else { self.room.explain(errno, ask) }, errno));
 
@@ -171,18 +146,18 @@ impl SharedGrid {
                     continue;
                 }
                 Err((limit, errno)) => self.refuse(grid, need, limit, errno, last, true),
-                Ok(backed) => {
+                Ok(outcome) => {
                     let ended = grid.unblock();
                     // Others may have given memory back during the system calls: what this growth adds is seen from here.
-                    let old_bytes = grid.committed_bytes();
-                    grid.adopt(&plan, backed.as_ref());
+                    let old_bytes = grid.committed_bytes() - plan.taken_bytes();
+                    grid.adopt(&plan, &outcome);
                     limit.store((grid.top as usize) * SLICE, Release);
-                    let new_bytes = grid.committed_bytes();
+                    let (new_bytes, pinned_bytes) = (grid.committed_bytes(), grid.pages.pinned_bytes());
                     grid.publish();
                     drop(grid);
-                    if let (Some(backed), Plan::Slices { from, .. }) = (&backed, &plan) {
+                    if let Some(backed) = outcome.iter().flatten().last() {
                         self.tell_growth(old_bytes, new_bytes, backed.tier, cause, start);
-                        self.tell_backing(backed, before, *from, new_bytes - old_bytes, backing.pin);
+                        self.tell_backing(&plan, &outcome, backing, before, pinned_bytes);
                     }
                     self.tell_unblocked(ended);
                     Ok(())
@@ -222,7 +197,7 @@ impl SharedGrid {
     /// Tells that memory could not be had in the way that was asked for, and came in a lesser one: counted as a refusal, but
     /// growth is not blocked.
     #[cold]
-    fn tell_lesser(&self, wanted_bytes: u64, cause: Cause, errno: i32) {
+    pub(super) fn tell_lesser(&self, wanted_bytes: u64, cause: Cause, errno: i32) {
         if let Some(grid) = self.lock.lock(Reason::Grow)
             && let Some(counter) = grid.page.and_then(|page| page.header.grows_refused.get(cause as usize))
         {
@@ -242,20 +217,6 @@ impl SharedGrid {
             cause,
             ns: clock::now_ns().saturating_sub(start),
         });
-    }
-
-    fn tell_backing(&self, backed: &Backed, before: Tier, from: u32, bytes: u64, pin: bool) {
-        let arena = self.lock.arena();
-        if before != Tier::None && before != backed.tier {
-            let page = from as u64 * SLICE as u64 / memory::HUGE_PAGE as u64;
-            emit::tier_change(|| args::tier_change { arena, page, from: before, to: backed.tier });
-        }
-        if pin {
-            emit::pin(|| args::pin { arena, bytes, pinned: backed.pinned_bytes, errno: backed.pin_errno });
-            if backed.pin_errno != 0 {
-                self.tell_lesser(bytes, room::explain_pin(Errno(backed.pin_errno), bytes), backed.pin_errno);
-            }
-        }
     }
 }
 
@@ -315,7 +276,7 @@ impl Grid {
     }
 
     /// Slices that may be committed below the ceiling.
-    fn below_ceiling(&self) -> u32 {
+    pub(super) fn below_ceiling(&self) -> u32 {
         self.ceiling.saturating_sub(self.top - self.bins.slices(Pool::Released))
     }
 
@@ -372,31 +333,6 @@ impl Grid {
             _ => 0,
         }
     }
-
-    /// Publishes what the second phase brought.
-    fn adopt(&mut self, plan: &Plan, backed: Option<&Backed>) {
-        match *plan {
-            Plan::States { from } => self.states_committed = from + STATES_STEP,
-            Plan::Slices { from, to } => {
-                self.top = to;
-                self.bins.insert(&self.tables, Pool::Fresh, from, to - from);
-                let tier = backed.map_or(Tier::Base, |backed| backed.tier);
-                let pinned = backed.is_some_and(|backed| backed.pinned_bytes > 0);
-                for page in from as usize / tables::PAGE_SLICES..(to as usize).div_ceil(tables::PAGE_SLICES) {
-                    self.tables.tier_byte(page).store(hg_probes::grid::tier_byte(tier, pinned), Relaxed);
-                }
-            }
-        }
-        if let Some(backed) = backed {
-            self.tier = backed.tier;
-            self.pinned_bytes += backed.pinned_bytes;
-            if let Some(page) = self.page {
-                page.header.tier_reason.store(backed.reason as u32, Relaxed);
-                page.header.pin_errno.store(backed.pin_errno as u32, Relaxed);
-                crate::stats::add(&page.header.grows, 1);
-            }
-        }
-    }
 }
 
 impl Need {
@@ -419,55 +355,12 @@ impl Need {
 }
 
 /// What of `want` slices there is room for: whole granules if these do, else whole pages, else what is needed.
-fn cut(want: u32, room: u32, need: u32) -> u32 {
+pub(super) fn cut(want: u32, room: u32, need: u32) -> u32 {
     let whole = |unit: u32| room / unit * unit;
     match () {
         _ if want <= room => want,
         _ if whole(GRANULE) >= need.max(1) => whole(GRANULE),
         _ if whole(tables::PAGE_SLICES as u32) >= need.max(1) => whole(tables::PAGE_SLICES as u32),
         _ => need,
-    }
-}
-
-/// Makes slices and their tables accessible, and backs them as asked. No lock is held.
-fn back_slices(tables: &tables::Tables, from: u32, to: u32, backing: Backing) -> Result<Option<Backed>, Errno> {
-    tables.commit_slices(from, to)?;
-    let (address, bytes) = (tables.address(from), (to - from) as usize * SLICE);
-    memory::commit(address, bytes)?;
-    let (tier, reason) = match backing.tier {
-        Tier::Thp => back_huge(address, bytes),
-        _ => (Tier::Base, TierReason::NotAsked),
-    };
-    let mut backed = Backed { tier, reason, pinned_bytes: 0, pin_errno: 0 };
-    if backing.pin {
-        match memory::pin(address, bytes) {
-            Ok(()) => backed.pinned_bytes = bytes as u64,
-            Err(errno) => backed.pin_errno = errno.0,
-        }
-    }
-    Ok(Some(backed))
-}
-
-/// Asks for transparent huge pages, and looks in the kernel's own counters whether the first one came: the call's success
-/// tells nothing.
-fn back_huge(address: usize, bytes: usize) -> (Tier, TierReason) {
-    let mut setting = [0; 64];
-    let never = memory::read_file(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut setting)
-        .is_some_and(|text| text.windows(7).any(|word| word == b"[never]"));
-    if never {
-        return (Tier::Base, TierReason::SysfsNever);
-    }
-    if memory::advise_huge(address, bytes).is_err() {
-        return (Tier::Base, TierReason::AdviceRefused);
-    }
-    let huge = || env::rollup_bytes(b"AnonHugePages:");
-    let before = huge();
-    if bytes < memory::HUGE_PAGE || memory::populate(address, memory::HUGE_PAGE).is_err() {
-        return (Tier::Base, TierReason::NotBacked);
-    }
-    match (before, huge()) {
-        (Some(before), Some(after)) if after >= before + memory::HUGE_PAGE => (Tier::Thp, TierReason::Obtained),
-        (Some(_), Some(_)) => (Tier::Base, TierReason::NotBacked),
-        _ => (Tier::Base, TierReason::Unverified),
     }
 }

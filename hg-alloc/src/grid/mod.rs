@@ -8,6 +8,7 @@
 //! Lock: one [`Lock`] around [`Grid`], ranked after the class locks. Callers: `central.rs` (spans, under a class lock),
 //! `large.rs`, and the two files above.
 
+mod back;
 mod blocked;
 pub(crate) mod grow;
 pub(crate) mod runs;
@@ -15,6 +16,7 @@ pub(crate) mod shrink;
 pub(crate) mod tables;
 pub(crate) mod walk;
 
+use crate::backing::pages::Pages;
 use crate::backing::room::Room;
 use crate::front::Fronts;
 use crate::lock::Lock;
@@ -77,7 +79,8 @@ pub(crate) struct Grid {
     /// The episode of refused growth, if there is one, and when the last one was told on stderr.
     blocked: Option<blocked::Episode>,
     line_ns: u64,
-    pinned_bytes: u64,
+    /// What backs each page, and the tier of the last growth.
+    pub(crate) pages: Pages,
     tier: Tier,
     /// The arena's front caches, whose memory counts as tables.
     fronts: Option<&'static Fronts>,
@@ -113,7 +116,7 @@ impl SharedGrid {
                 cap_cause: Cause::Cap,
                 blocked: None,
                 line_ns: 0,
-                pinned_bytes: 0,
+                pages: Pages::new(),
                 tier: Tier::None,
                 fronts: None,
                 page: None,
@@ -190,6 +193,11 @@ impl SharedGrid {
         let grid = unsafe { self.lock.value_in_fork() };
         grid.growing = 0;
         grid.releasing = 0;
+        let (tables, top) = (grid.tables, grid.top);
+        if let Some(page) = grid.page {
+            grid.pages.inherit(&tables, top, &page.header);
+            grid.publish();
+        }
     }
 }
 
@@ -290,13 +298,28 @@ impl Grid {
         true
     }
 
+    /// Slices made accessible so far.
+    pub(crate) fn top(&self) -> u32 {
+        self.top
+    }
+
+    /// Whether somebody is giving memory back.
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.releasing > 0
+    }
+
+    /// The arena's stats page, once it is started.
+    pub(crate) fn page(&self) -> Option<&'static StatsPage> {
+        self.page
+    }
+
     /// Bytes committed: all accessible memory less what was given back.
     pub(crate) fn committed_bytes(&self) -> u64 {
         u64::from(self.top - self.bins.slices(Pool::Released)) * SLICE as u64
     }
 
     /// Brings the stats page up to date.
-    fn publish(&self) {
+    pub(crate) fn publish(&self) {
         let Some(page) = self.page else { return };
         let header = &page.header;
         let bytes = |slices: u32| u64::from(slices) * SLICE as u64;
@@ -322,7 +345,7 @@ impl Grid {
             if used > header.used_peak_bytes.load(Relaxed) {
                 header.used_peak_bytes.store(used, Relaxed);
             }
-            header.pinned_bytes.store(self.pinned_bytes, Relaxed);
+            self.pages.publish(header);
             header.tier.store(self.tier as u32, Relaxed);
             header.grow_blocked.store(u32::from(self.blocked.is_some()), Relaxed);
         });

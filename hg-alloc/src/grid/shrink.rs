@@ -4,26 +4,25 @@
 //! under the lock the run becomes Released, or Dirty again if the kernel refused. At no time is it in no pool and not
 //! counted: `releasing` tells a fork of it.
 //!
-//! Where huge pages back the arena only whole ones are given back: a part of one frees nothing but splits it.
+//! What a page needs before it goes, and which parts of it may go, `backing/release.rs` knows.
 
 use super::runs::Pool;
 use super::tables::Kind;
 use super::{Grid, SharedGrid};
-use crate::size_class::{SLICE, SLICE_SHIFT};
-use crate::sys::{clock, memory};
+use crate::backing::pages::Change;
+use crate::backing::release;
+use crate::size_class::SLICE;
+use crate::sys::clock;
 use core::sync::atomic::Ordering::Relaxed;
 use hg_probes::catalogue::args;
 use hg_probes::emit;
-use hg_probes::words::{Cause, Reason, Tier};
+use hg_probes::words::{Cause, Reason};
 
 /// Runs given back by one call; more stay for the next.
 const BUDGET: u32 = 4096;
 
 /// Runs whose records one call gives back.
 const RUNS: usize = 64;
-
-/// Slices of a huge page.
-const PAGE: u32 = (memory::HUGE_PAGE >> SLICE_SHIFT) as u32;
 
 impl SharedGrid {
     /// Gives free memory back until at most `keep` slices of it are left, or the floor is reached. Returns the bytes.
@@ -36,29 +35,35 @@ impl SharedGrid {
         let start = clock::now_ns();
         // A request about to fail needs the free memory joined, whatever is to stay committed.
         let to_floor = !matches!(cause, Cause::Exhausted | Cause::Pressure);
+        let splits = matches!(cause, Cause::Idle | Cause::Trim | Cause::Pressure);
         let mut last_bytes = 0;
         let mut given = 0;
         for _ in 0..BUDGET {
             let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
             let left = most.saturating_sub((given / SLICE as u64) as u32).min(grid.above_floor(to_floor));
-            let Some((head, length)) = grid.candidate(keep, left) else { break };
+            let Some((head, length)) = grid.candidate(keep, left, splits) else { break };
             grid.tables.set_run(head, Kind::Busy, length);
             grid.releasing += 1;
             let tables = grid.tables;
             drop(grid);
 
-            let released = memory::give_back(tables.address(head), (length as usize) << SLICE_SHIFT).is_ok();
+            let gone = release::give_back(&tables, head, length);
             tables.give_back_records(head, length);
 
             let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
             grid.releasing = grid.releasing.saturating_sub(1);
-            grid.bins.insert(&tables, if released { Pool::Released } else { Pool::Dirty }, head, length);
+            grid.put_back(Pool::Released, head, gone);
+            grid.put_back(Pool::Dirty, head + gone, length - gone);
+            let header = grid.page.map(|page| &page.header);
+            let change = grid.pages.settle(&tables, head, gone, header);
             last_bytes = grid.committed_bytes();
             grid.publish();
-            if !released {
+            drop(grid);
+            Change::tell(change, self.lock.arena());
+            given += u64::from(gone) * SLICE as u64;
+            if gone < length {
                 break;
             }
-            given += u64::from(length) * SLICE as u64;
         }
         if keep == 0 {
             // After what holds memory: at the floor, what holds none is what stays.
@@ -92,10 +97,14 @@ impl SharedGrid {
                 let left = most.saturating_sub(((given + moved) / SLICE as u64) as u32).min(grid.above_floor(to_floor));
                 let longest = grid.bins.longest(&tables, Pool::Fresh).filter(|_| left > 0);
                 let Some((head, length)) = longest else { break };
-                let taken = length.min(left);
+                let wanted = length.min(left);
+                // A huge page of which a part is in use holds the rest as well.
+                let part = release::releasable(&tables, head + length - wanted, wanted, false);
+                let Some((first, taken)) = part else { break };
                 grid.bins.remove(&tables, Pool::Fresh, head);
-                grid.put_back(Pool::Fresh, head, length - taken);
-                grid.bins.insert(&tables, Pool::Released, head + length - taken, taken);
+                grid.put_back(Pool::Fresh, head, first - head);
+                grid.put_back(Pool::Fresh, first + taken, head + length - first - taken);
+                grid.bins.insert(&tables, Pool::Released, first, taken);
                 moved += u64::from(taken) * SLICE as u64;
             }
             *committed = grid.committed_bytes();
@@ -147,19 +156,16 @@ impl Grid {
     }
 
     /// Takes the next run to give back out of its pool, at most `most` slices, if more than `keep` slices are free. Of a run
-    /// that is not taken whole its end goes.
-    fn candidate(&mut self, keep: u32, most: u32) -> Option<(u32, u32)> {
+    /// that is not taken whole its end goes, as far as the pages that it lies on allow (`backing/release.rs`).
+    fn candidate(&mut self, keep: u32, most: u32, splits: bool) -> Option<(u32, u32)> {
         let most = self.bins.slices(Pool::Dirty).saturating_sub(keep).min(most);
         let (head, length) = self.bins.longest(&self.tables, Pool::Dirty).filter(|_| most > 0)?;
-        let unit = if self.tier == Tier::Base { 1 } else { PAGE };
-        let end = (head + length) / unit * unit;
-        let first = head.next_multiple_of(unit).max(end.saturating_sub(most / unit * unit));
-        if first >= end {
-            return None;
-        }
+        let wanted = length.min(most);
+        let (first, taken) = release::releasable(&self.tables, head + length - wanted, wanted, splits)?;
+        let end = first + taken;
         self.bins.remove(&self.tables, Pool::Dirty, head);
         self.put_back(Pool::Dirty, head, first - head);
         self.put_back(Pool::Dirty, end, head + length - end);
-        Some((first, end - first))
+        Some((first, taken))
     }
 }

@@ -246,7 +246,7 @@ impl Tables {
     }
 
     /// The free run that starts at a slice, if one does. Under the grid lock.
-    pub(super) fn free_run(&self, slice: u32, top: u32) -> Option<(Pool, u32)> {
+    pub(crate) fn free_run(&self, slice: u32, top: u32) -> Option<(Pool, u32)> {
         if slice >= top || self.kind(slice) != Kind::Free {
             return None;
         }

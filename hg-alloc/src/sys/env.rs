@@ -55,14 +55,14 @@ pub(crate) fn ram_bytes() -> usize {
         .map_or(0, |kib| kib.saturating_mul(1024))
 }
 
-/// A counter of `/proc/self/smaps_rollup` in bytes, such as `AnonHugePages:`.
-pub(crate) fn rollup_bytes(field: &[u8]) -> Option<usize> {
+/// Fields of a file such as `/proc/self/status` in bytes, each named with its colon; the file's first 2 KiB are seen.
+pub(crate) fn fields<const N: usize>(file: &CStr, names: [&[u8]; N]) -> [Option<u64>; N] {
     let mut buffer = [0; 2048];
-    memory::read_file(c"/proc/self/smaps_rollup", &mut buffer)?
-        .split(|byte| *byte == b'\n')
-        .find(|line| line.starts_with(field))
-        .and_then(last_number)
-        .map(|kib| kib.saturating_mul(1024))
+    let text = memory::read_file(file, &mut buffer).unwrap_or_default();
+    names.map(|name| {
+        let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
+        Some((last_number(line)? as u64).saturating_mul(1024))
+    })
 }
 
 /// The last decimal number in a text such as `0-3,8-11` or `MemTotal: 24606472 kB`.

@@ -12,11 +12,11 @@ pub(crate) const BASE_PAGE: usize = 4096;
 /// Bytes of a huge page, the unit of an arena's grid.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-fn check(result: libc::c_long) -> Result<usize, Errno> {
+pub(super) fn check(result: libc::c_long) -> Result<usize, Errno> {
     if result == -1 { Err(Errno::last()) } else { Ok(result as usize) }
 }
 
-fn map(bytes: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
+pub(super) fn map(bytes: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
     // SAFETY: S9, a mapping at an address of the kernel's choice touches no existing object.
     check(unsafe { libc::syscall(libc::SYS_mmap, null_mut::<u8>(), bytes, prot, flags, fd, 0usize) })
 }
@@ -60,7 +60,7 @@ pub(crate) fn populate(address: usize, bytes: usize) -> Result<(), Errno> {
     advise(address, bytes, libc::MADV_POPULATE_WRITE)
 }
 
-fn advise(address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
+pub(super) fn advise(address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
     // SAFETY: S9, the callers pass parts of their own reservation that hold no object.
     check(unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) }).map(drop)
 }

@@ -9,6 +9,7 @@ pub(crate) mod env;
 pub(crate) mod futex;
 pub(crate) mod limits;
 pub(crate) mod memory;
+pub(crate) mod pages;
 pub(crate) mod rseq;
 pub(crate) mod text;
 pub(crate) mod thread;
