@@ -16,7 +16,6 @@
 //! A value that does not parse gets one line on stderr, and the default. So does a value that another one contradicts.
 
 use crate::backing::pages::Backing;
-use crate::elastic::NO_PROFILE;
 use crate::elastic::policy::Rules;
 use crate::elastic::profile::{Error, Profile, Size};
 use crate::sys::{env, text};
@@ -50,11 +49,10 @@ impl Config {
             cap_bytes,
             init_bytes,
             rules: Rules {
-                profile: profile(init_bytes, cap_bytes),
                 dry_run: value("HG_PROFILE_DRY_RUN", flag, "0 or 1").unwrap_or(false),
                 cycle_ns: value("HG_PROFILE_CYCLE_MS", cycle, "milliseconds from 10 to 3600000").unwrap_or(1000)
                     * 1_000_000,
-                ..NO_PROFILE
+                ..Rules::new(profile(init_bytes, cap_bytes))
             },
             backing: Backing {
                 pin: value("HG_PIN", flag, "0 or 1").unwrap_or(false),

@@ -18,9 +18,9 @@ mod what_if;
 mod window;
 
 use crate::arena::{Arena, Settings};
-use crate::grid::{GRANULE, Need};
-use crate::size_class::{SLICE, SLICE_SHIFT};
-use crate::sys::{memory, thread};
+use crate::grid::Need;
+use crate::size_class::SLICE_SHIFT;
+use crate::sys::thread;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 pub(crate) use decisions::record;
@@ -28,15 +28,6 @@ use hg_probes::page::StatsPage;
 use hg_probes::words::{Cause, Verdict, Why};
 use pinned::Search;
 use policy::{Decision, Input, Policy, Rules};
-
-/// The rules of an arena without a profile.
-pub(crate) const NO_PROFILE: Rules = Rules {
-    profile: None,
-    cycle_ns: 1_000_000_000,
-    granule_bytes: GRANULE as u64 * SLICE as u64,
-    page_bytes: memory::HUGE_PAGE as u64,
-    dry_run: false,
-};
 
 /// Growths that one decision makes.
 const PIECES: u32 = 8;
@@ -63,7 +54,7 @@ impl Elastic {
         Elastic {
             turn: AtomicU32::new(0),
             governs: AtomicBool::new(false),
-            state: UnsafeCell::new(State { policy: Policy::new(NO_PROFILE), search: Search::new() }),
+            state: UnsafeCell::new(State { policy: Policy::new(Rules::new(None)), search: Search::new() }),
         }
     }
 
@@ -92,7 +83,7 @@ impl Elastic {
             None if !has_profile && input.committed_bytes <= input.floor_bytes => {
                 Some(Decision::new(Verdict::Keep, Why::AtFloor, 0))
             }
-            None if !has_profile && input.free_bytes < NO_PROFILE.page_bytes => {
+            None if !has_profile && input.free_bytes < state.policy.rules().page_bytes => {
                 Some(Decision::new(Verdict::Keep, Why::NothingFree, input.committed_bytes - input.floor_bytes))
             }
             None => None,
@@ -148,7 +139,7 @@ fn act(arena: &Arena, settings: &Settings, page: &StatsPage, decision: Decision)
             (0, Some(_)) => Decision { verdict: Verdict::Keep, why: Why::Blocked, ..decision },
             (bytes, _) => Decision { bytes, ..decision },
         },
-        Verdict::Shrink => match arena.grid.shrink_by(slices, 0, Cause::Slack) {
+        Verdict::Shrink => match arena.grid.shrink_by(slices, 0, Cause::Idle) {
             // What is free lies in parts of pages.
             0 => Decision { verdict: Verdict::Keep, why: Why::NothingFree, ..decision },
             given => Decision { bytes: given, ..decision },

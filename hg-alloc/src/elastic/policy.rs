@@ -19,6 +19,9 @@
 use super::profile::{Profile, ScaleDown};
 pub use super::what_if::{Event, Sample, Summary, what_if};
 use super::window::Window;
+use crate::grid::GRANULE;
+use crate::size_class::SLICE;
+use crate::sys::memory;
 use hg_probes::words::{Verdict, Why};
 
 /// Cycles of low usage do not count for so many times those of `scale down` after a growth.
@@ -43,6 +46,17 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// The rules of an arena that says nothing else: cycles of a second.
+    pub const fn new(profile: Option<Profile>) -> Self {
+        Rules {
+            profile,
+            cycle_ns: 1_000_000_000,
+            granule_bytes: GRANULE as u64 * SLICE as u64,
+            page_bytes: memory::HUGE_PAGE as u64,
+            dry_run: false,
+        }
+    }
+
     /// What always stays committed, and the most that is ever committed, of an arena with these INIT and CAP, bytes: a
     /// profile's floor replaces INIT, its ceiling cannot raise CAP, and a dry run changes neither.
     pub fn bounds(&self, init_bytes: u64, cap_bytes: u64) -> (u64, u64) {

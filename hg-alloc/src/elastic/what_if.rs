@@ -2,6 +2,22 @@
 //!
 //! The trace says how much was in use, and when; what would have been committed is played: the policy grows and shrinks it,
 //! and use beyond it commits granules on exhaustion, up to the ceiling. Owns nothing; called by tools.
+//!
+//! ```
+//! use hg_alloc::policy::{Rules, Sample, what_if};
+//! use hg_alloc::profile::Profile;
+//!
+//! let profile = Profile::parse("scale up to 1g on 70% for 3 cycles / scale down to 64m on 30% for 60 cycles");
+//! let rules = Rules::new(Some(profile.expect("a good profile")));
+//! let trace = (0..600).map(|second| Sample {
+//!     at_ns: second * 1_000_000_000,
+//!     used_bytes: (50 + second % 300) << 20,
+//!     committed_bytes: 512 << 20,
+//! });
+//! let summary = what_if(rules, 64 << 20, 1 << 30, trace, |_sample, _event, _committed| {});
+//! assert_eq!(summary.refusals, 0);
+//! assert!(summary.committed_peak_bytes < 512 << 20);
+//! ```
 
 use super::policy::{Decision, Input, Policy, Rules};
 use hg_probes::words::Verdict;
