@@ -4,16 +4,17 @@
 //! on both. An arena is a static, all zero until its first allocation starts it; the fast paths find out without a test
 //! of their own, because the limits that they compare with are 0 until then.
 
-use crate::cell::Entry;
 use crate::backing::pages::Backing;
+use crate::cell::Entry;
 use crate::central::Central;
 use crate::config::Config;
+use crate::density::{Density, Mode};
 use crate::elastic::Elastic;
 use crate::fork;
 use crate::front::drain::{Classes, Give};
 use crate::front::{self, Fronts};
 use crate::grid::tables::Tables;
-use crate::grid::{Need, SLACK, SharedGrid};
+use crate::grid::{Need, SharedGrid};
 use crate::lock::Lock;
 use crate::safety::deferred::Deferred;
 use crate::sample::Sampler;
@@ -30,6 +31,8 @@ use hg_probes::words::{Cause, LockId, Reason};
 pub(crate) struct Pool {
     pub(crate) transfer: Transfer,
     pub(crate) central: Central,
+    /// Bytes of cells that are not with their span, as the arena's sum of them knows.
+    outstanding: u64,
 }
 
 /// What the fast paths read. Written at the start, but for `limit`, which grows.
@@ -55,6 +58,7 @@ pub(crate) struct Arena {
     pub(crate) fronts: Fronts,
     pub(crate) pools: [Lock<Pool>; COUNT],
     pub(crate) grid: SharedGrid,
+    pub(crate) density: Density,
     pub(crate) deferred: Deferred,
     pub(crate) sampler: Sampler,
     pub(crate) elastic: Elastic,
@@ -97,17 +101,14 @@ impl Arena {
                 descriptors: AtomicUsize::new(0),
             },
             fronts: Fronts::new(),
-            pools: [const { Lock::new(Pool { transfer: Transfer::new(), central: Central::new() }) }; COUNT],
+            pools: [const { Lock::new(Pool::new()) }; COUNT],
             grid: SharedGrid::new(),
+            density: Density::new(),
             deferred: Deferred::new(),
             sampler: Sampler::new(),
             elastic: Elastic::new(),
             page: AtomicPtr::new(core::ptr::null_mut()),
-            settings: UnsafeCell::new(Settings {
-                tables: Tables::new(),
-                backing: Backing::BASE,
-                cap_bytes: 0,
-            }),
+            settings: UnsafeCell::new(Settings { tables: Tables::new(), backing: Backing::BASE, cap_bytes: 0 }),
             phase: AtomicU32::new(NEW),
             number,
             name,
@@ -246,12 +247,18 @@ impl Arena {
         }
     }
 
-    /// Bytes of cells by which one block's front caches may grow above their first capacities: a sixteenth of the committed
-    /// memory for all blocks together, or 1 MiB each if that is more. First capacities and transfer caches take about as much
-    /// again, so caches hold an eighth.
+    /// Bytes of cells that the arrays of one block may hold in their zones: all blocks together a sixteenth of the committed
+    /// memory. Transfer caches take about as much again, so caches hold an eighth. Less where spans are sparse.
     pub(crate) fn front_budget(&self) -> u64 {
-        let committed = self.page().map_or(0, |page| page.header.committed_bytes.load(Relaxed));
-        (committed / 16 / self.fronts.rseq_blocks().max(1) as u64).clamp(1 << 20, 64 << 20)
+        let blocks = self.fronts.rseq_blocks().max(1) as u64;
+        match self.density.mode() {
+            Mode::Dense => {
+                let committed = self.page().map_or(0, |page| page.header.committed_bytes.load(Relaxed));
+                (committed / 16 / blocks).clamp(4 << 20, 64 << 20)
+            }
+            Mode::Resigned => (self.density.outstanding() / 32 / blocks).max(128 << 10),
+            Mode::Sparse => 0,
+        }
     }
 
     /// Makes the grid able to serve a need. When it cannot, all caches are emptied once, so that no request fails while free
@@ -276,26 +283,30 @@ impl Arena {
         if self.settings().is_none() {
             return 0;
         }
+        self.empty_caches();
+        self.grid.shrink(0, cause)
+    }
+
+    /// Empties all front and transfer caches into their spans, and gives wholly free spans to the grid.
+    pub(crate) fn empty_caches(&self) {
         self.fronts.drain(self);
         for (class, pool) in self.pools.iter().enumerate() {
             if let Some(mut pool) = pool.lock(Reason::Drain) {
                 pool.empty_transfer(self);
                 pool.central.detach_all_free(&self.grid);
-                self.publish_class(class, &pool, |_| {});
+                self.publish_class(class, &mut pool, |_| {});
             }
         }
-        self.grid.shrink(0, cause)
     }
 
-    /// Gives free memory above the slack back, after frees, unless a profile decides about it. Two relaxed loads where there is
+    /// Gives free memory above the slack back, after frees, unless a profile decides about it. A few relaxed loads where there is
     /// none.
     pub(crate) fn shrink_above_slack(&self) {
-        let slack_bytes = u64::from(SLACK) * size_class::SLICE as u64;
-        if !self.elastic.governs()
-            && self.page().is_some_and(|page| page.header.free_dirty_bytes.load(Relaxed) > slack_bytes)
-        {
-            // More than needed, or every further free would make a system call.
-            self.grid.shrink(SLACK / 2, Cause::Slack);
+        let (Some(page), false) = (self.page(), self.elastic.governs()) else { return };
+        let header = &page.header;
+        let used = header.span_bytes.load(Relaxed) + header.large_bytes.load(Relaxed);
+        if let Some(keep) = self.grid.above_slack(header.free_dirty_bytes.load(Relaxed), used) {
+            self.grid.shrink(keep, Cause::Slack);
         }
     }
 
@@ -306,8 +317,11 @@ impl Arena {
     }
 
     /// Counts something in a class's block, and brings its gauges up to date. Under the class lock.
-    pub(crate) fn publish_class(&self, class: usize, pool: &Pool, count: impl FnOnce(&ClassStats)) {
+    pub(crate) fn publish_class(&self, class: usize, pool: &mut Pool, count: impl FnOnce(&ClassStats)) {
         let (Some(page), Some(shape)) = (self.page(), CLASSES.get(class)) else { return };
+        let cells = u64::from(pool.central.spans) * u64::from(shape.cells) - pool.central.free_cells;
+        let before = core::mem::replace(&mut pool.outstanding, cells * u64::from(shape.size));
+        self.density.changed(before, pool.outstanding);
         stats::class(page, class, |block| {
             count(block);
             let spans = u64::from(pool.central.spans);
@@ -321,9 +335,14 @@ impl Arena {
 }
 
 impl Pool {
+    const fn new() -> Self {
+        Pool { transfer: Transfer::new(), central: Central::new(), outstanding: 0 }
+    }
+
     /// Gives a cell back to its span, and the span to the grid if it became free and is not needed.
     pub(crate) fn put_central(&mut self, entry: Entry, arena: &Arena) {
-        if let Some(free_span) = self.central.put(entry) {
+        let keep_last = arena.density.mode() != Mode::Sparse;
+        if let Some(free_span) = self.central.put(entry, keep_last) {
             self.central.detach_span(free_span, &arena.grid);
         }
     }
@@ -331,7 +350,7 @@ impl Pool {
     fn empty_transfer(&mut self, arena: &Arena) {
         let central = &mut self.central;
         self.transfer.take(usize::MAX, &mut |entry| {
-            if let Some(free_span) = central.put(entry) {
+            if let Some(free_span) = central.put(entry, true) {
                 central.detach_span(free_span, &arena.grid);
             }
             true
@@ -355,7 +374,7 @@ impl Classes for Arena {
             cells += 1;
             pool.put_central(entry, self);
         });
-        self.publish_class(class, &pool, |block| stats::add(&block.drained, cells));
+        self.publish_class(class, &mut pool, |block| stats::add(&block.drained, cells));
         true
     }
 }

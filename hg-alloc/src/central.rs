@@ -146,8 +146,9 @@ impl Central {
         taken
     }
 
-    /// Takes a cell back. Returns its span if that is wholly free now and the class can do without it.
-    pub(crate) fn put(&mut self, entry: Entry) -> Option<u32> {
+    /// Takes a cell back. Returns its span if that is wholly free now and not to be kept: with `keep_last` a class's last
+    /// free cells stay, or their span would be taken and given in turns.
+    pub(crate) fn put(&mut self, entry: Entry, keep_last: bool) -> Option<u32> {
         let descriptor = self.tables.descriptor(self.tables.slice_of(entry.cell));
         let head = (descriptor.start.load(Relaxed) >> SLICE_SHIFT) as u32;
         let span = self.span(head);
@@ -163,10 +164,10 @@ impl Central {
         if !span.listed {
             self.list(head);
         }
-        (span.free == span.carved && self.has_other_cells(head)).then_some(head)
+        (span.free == span.carved && (!keep_last || self.has_other_cells(head))).then_some(head)
     }
 
-    /// Whether the class has free cells outside this span: the last ones stay, or it would be taken and given in turns.
+    /// Whether the class has free cells outside this span.
     fn has_other_cells(&self, head: u32) -> bool {
         let alone = self.partial == head && self.span(head).next == NONE;
         !alone || (self.carving != NONE && self.carving != head)

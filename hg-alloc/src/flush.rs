@@ -31,6 +31,7 @@ impl Arena {
                 return self.defer(entry);
             }
         }
+        self.watch_density();
         self.shrink_above_slack();
     }
 
@@ -51,13 +52,13 @@ impl Arena {
         let (Some(lock), Some(shape)) = (self.pools.get(class), CLASSES.get(class)) else { return true };
         let Some(mut pool) = lock.lock(Reason::Flush) else { return false };
         let front = self.fronts.current();
-        self.fronts.open(front.block(), class);
+        self.open_front(&front, class);
         front.raise(class, self.front_budget());
         if front.push(class, entry) {
             return true;
         }
         let batch = shape.batch as usize;
-        let destination = if pool.transfer.has_room(batch, shape.size as usize) {
+        let destination = if pool.transfer.has_room(batch, shape.size as usize, self.density.mode()) {
             Destination::Transfer
         } else {
             Destination::Central
@@ -77,7 +78,7 @@ impl Arena {
             cells += 1;
             next = if cells <= batch { front.pop(class) } else { None };
         }
-        self.publish_class(class, &pool, |block| {
+        self.publish_class(class, &mut pool, |block| {
             stats::add(&block.flushes, 1);
             stats::add(&block.flushed, cells as u64);
         });

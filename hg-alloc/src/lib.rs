@@ -17,6 +17,7 @@ mod backing;
 mod cell;
 mod central;
 mod config;
+mod density;
 mod elastic;
 #[doc(hidden)]
 pub mod fast;

@@ -6,6 +6,7 @@
 use crate::arena::{ATTEMPTS, Arena};
 use crate::cell::{CACHED, Entry, LIVE, SAMPLED};
 use crate::central::Empty;
+use crate::density::Mode;
 use crate::front::Front;
 use crate::safety::check;
 use crate::size_class::{CLASSES, MAX_SIZE, class_of, size_of_class};
@@ -93,9 +94,9 @@ impl Arena {
             let Some(mut pool) = lock.lock(Reason::Refill) else { return self.borrow_larger(class) };
             // Dry for the second time: more than the first few cells are wanted.
             if self.fronts.head(front.block(), class).is_open() {
-                front.enlarge(class);
+                front.enlarge(class, self.front_budget());
             } else {
-                self.fronts.open(front.block(), class);
+                self.open_front(&front, class);
             }
             let mut first = Entry::NONE;
             let mut source = Source::Transfer;
@@ -126,7 +127,7 @@ impl Arena {
                 carved = pool.central.carve(want, &mut sink);
             }
             if reused + carved > 0 {
-                self.publish_class(class, &pool, |block| {
+                self.publish_class(class, &mut pool, |block| {
                     stats::add(&block.refills, 1);
                     stats::add(&block.reused, reused as u64);
                     stats::add(&block.carved, carved as u64);
@@ -140,6 +141,7 @@ impl Arena {
                     source,
                     ns: clock::now_ns().saturating_sub(start),
                 });
+                self.watch_density();
                 return Ok(first);
             }
             match pool.central.attach_span(&self.grid) {
@@ -155,6 +157,15 @@ impl Arena {
             }
         }
         Err(Cause::Exhausted)
+    }
+
+    /// Opens a class's array, if it has no capacity; not one of large cells where spans are sparse, as each cell of it would
+    /// keep a large span. Under the class's lock.
+    pub(crate) fn open_front(&self, front: &Front, class: usize) {
+        let large = CLASSES.get(class).is_none_or(|shape| shape.slices > 2);
+        if !large || self.density.mode() != Mode::Sparse {
+            self.fronts.open(front.block(), class);
+        }
     }
 
     /// A cell of a larger class from the front cache, for a signal handler that interrupted the holder of the class's lock.

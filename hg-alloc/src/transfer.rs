@@ -4,6 +4,7 @@
 //! takes it, without looking at a bitmap. Cells in it stay CACHED.
 
 use crate::cell::Entry;
+use crate::density::Mode;
 use crate::size_class::BATCH_MAX;
 
 /// Bytes of cells that fit (or one batch and a cell, if that is more), and the most batches.
@@ -26,9 +27,15 @@ impl Transfer {
         self.length
     }
 
-    /// Whether a batch and one cell more fit, for a class whose batches have `batch` cells of `size` bytes.
-    pub(crate) fn has_room(&self, batch: usize, size: usize) -> bool {
-        self.length + batch < (BYTES / size).clamp(batch + 1, BATCHES * batch)
+    /// Whether a batch and one cell more fit, for a class whose batches have `batch` cells of `size` bytes, and in a part of
+    /// the cache: all of it, one batch, or none where spans are sparse.
+    pub(crate) fn has_room(&self, batch: usize, size: usize, mode: Mode) -> bool {
+        let cells = match mode {
+            Mode::Dense => (BYTES / size).clamp(batch + 1, BATCHES * batch),
+            Mode::Resigned => batch + 1,
+            Mode::Sparse => 0,
+        };
+        self.length + batch < cells
     }
 
     /// Puts an entry on top. The caller asked [`has_room`](Self::has_room).

@@ -99,17 +99,18 @@ impl Front<'_> {
     /// of cells for the block. Under the class's lock.
     pub(crate) fn raise(&self, class: usize, budget: u64) {
         if let Some(fronts) = self.fronts()
-            && !self.enlarge(class)
+            && !self.enlarge(class, budget)
         {
             fronts.double(self.block(), class, budget);
         }
     }
 
-    /// Moves a small array to its class's zone. Returns whether it was one. Under the class's lock.
-    pub(crate) fn enlarge(&self, class: usize) -> bool {
+    /// Moves a small array to its class's zone, within `budget` bytes of cells for the block. Returns whether it did. Under the
+    /// class's lock.
+    pub(crate) fn enlarge(&self, class: usize, budget: u64) -> bool {
         let Some(fronts) = self.fronts() else { return false };
         let head = fronts.head(self.block(), class);
-        if !head.is_small() {
+        if !head.is_small() || !fronts.pays(self.block(), super::initial_bytes(class), budget) {
             return false;
         }
         match self {

@@ -79,7 +79,7 @@ impl Fronts {
 
     /// Opens stopped arrays one by one.
     fn open_again(&self, block: usize) {
-        self.block_head(block).raised_bytes.store(0, Relaxed);
+        self.block_head(block).zone_cells_bytes.store(0, Relaxed);
         for class in 0..COUNT {
             let head = self.head(block, class);
             if head.floor.load(Relaxed) == u32::MAX {

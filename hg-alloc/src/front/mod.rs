@@ -107,8 +107,8 @@ impl Head {
 /// First words of a block.
 #[repr(C, align(64))]
 struct BlockHead {
-    /// Bytes of cells by which capacities of this block were raised above their initial ones.
-    raised_bytes: AtomicU64,
+    /// Bytes of cells that the zones of this block may hold: the sum of their capacities.
+    zone_cells_bytes: AtomicU64,
     /// Whether an array of this block was used since the last drain.
     in_use: AtomicU32,
 }
@@ -271,18 +271,23 @@ impl Fronts {
             return false;
         }
         let cost = u64::from((raised - cap) / ENTRY) * u64::from(shape.size);
-        let spent = &self.block_head(block).raised_bytes;
-        if spent.load(Relaxed) + cost > budget {
-            return false;
+        let pays = self.pays(block, cost, budget);
+        if pays {
+            self.block_head(block).zone_cells_bytes.fetch_add(cost, Relaxed);
+            head.cap.store(zone(class) + raised, Relaxed);
         }
-        spent.fetch_add(cost, Relaxed);
-        head.cap.store(zone(class) + raised, Relaxed);
-        true
+        pays
+    }
+
+    /// Whether a block's zones may hold so many bytes of cells more.
+    fn pays(&self, block: usize, cost: u64, budget: u64) -> bool {
+        self.block_head(block).zone_cells_bytes.load(Relaxed) + cost <= budget
     }
 
     /// Remembers that an array moved to its zone, and sets its capacity there. Under the class's lock.
     fn note_enlarged(&self, block: usize, class: usize) {
         self.touched.fetch_add(zone_bytes(class) as usize, Relaxed);
+        self.block_head(block).zone_cells_bytes.fetch_add(initial_bytes(class), Relaxed);
         self.head(block, class).cap.store(zone(class) + initial_cap(class), Relaxed);
     }
 }
@@ -300,6 +305,11 @@ fn small_cap(class: usize) -> u32 {
 /// Places that a zone's entries may take at first.
 fn initial_cap(class: usize) -> u32 {
     CLASSES.get(class).map_or(0, |shape| (INITIAL_BYTES / shape.size).clamp(4, 64) * ENTRY)
+}
+
+/// Bytes of the cells that a zone holds at first.
+fn initial_bytes(class: usize) -> u64 {
+    CLASSES.get(class).map_or(0, |shape| u64::from(initial_cap(class) / ENTRY) * u64::from(shape.size))
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ use crate::front::Fronts;
 use crate::lock::Lock;
 use crate::size_class::{SLICE, SLICE_SHIFT};
 use crate::stats;
-use crate::sys::env;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::sys::{clock, env};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hg_probes::page::{GRID_LOCK, StatsPage};
 use hg_probes::words::{Cause, LockId, Reason, Tier};
 use runs::{Bins, Pool};
@@ -32,8 +32,12 @@ use tables::{Kind, Tables};
 /// Memory is committed in granules of so many slices (16 MiB).
 pub(crate) const GRANULE: u32 = (16 << 20) >> SLICE_SHIFT;
 
-/// Free memory used before that an arena keeps before it gives any back, slices (16 MiB).
-pub(crate) const SLACK: u32 = GRANULE;
+/// Free memory used before that an arena keeps, slices: 4 MiB at first, and up to 16 MiB where giving it back was regretted.
+const SLACK_LEAST: u32 = GRANULE / 4;
+const SLACK_MOST: u32 = GRANULE;
+
+/// Giving memory back is regretted if it is taken again within so many ns.
+const REGRET_NS: u64 = 20_000_000;
 
 /// How far back the head of a large object is looked for, slices (32 MiB).
 const LOOK_BACK: u32 = 1024;
@@ -93,6 +97,10 @@ pub(crate) struct SharedGrid {
     grown: AtomicU32,
     /// What is known of the system's limits. Used by the thread that has `growing`, without the lock.
     room: Room,
+    /// Free memory used before that is kept whatever else is in use, slices.
+    slack: AtomicU32,
+    /// When memory was last given back because of it.
+    slack_ns: AtomicU64,
 }
 
 impl SharedGrid {
@@ -123,6 +131,29 @@ impl SharedGrid {
             }),
             grown: AtomicU32::new(0),
             room: Room::new(),
+            slack: AtomicU32::new(SLACK_LEAST),
+            slack_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether `dirty` free bytes are more than an arena keeps that uses `used` bytes: an eighth of these, but not less than the
+    /// slack nor more than 16 MiB. If so, how many slices to keep: fewer than would do, or every further free would make a
+    /// system call.
+    pub(crate) fn above_slack(&self, dirty: u64, used: u64) -> Option<u32> {
+        let dirty = (dirty >> SLICE_SHIFT) as u32;
+        let limit = ((used >> SLICE_SHIFT) as u32 / 8).clamp(self.slack.load(Relaxed), SLACK_MOST);
+        if dirty <= limit {
+            return None;
+        }
+        self.slack_ns.store(clock::now_ns(), Relaxed);
+        Some(limit / 2)
+    }
+
+    /// Memory that was given back is taken again: if that was a moment ago, more is kept from now on.
+    fn regret(&self, now_ns: u64) {
+        if now_ns.saturating_sub(self.slack_ns.load(Relaxed)) < REGRET_NS {
+            let slack = self.slack.load(Relaxed);
+            self.slack.store((slack * 2).min(SLACK_MOST), Relaxed);
         }
     }
 
