@@ -204,9 +204,10 @@ impl Arena {
         let (floor, ceiling) = config.rules.bounds(config.init_bytes, cap_bytes);
         self.grid.set_floor(floor);
         self.grid.set_ceiling(ceiling);
-        let need = Need::More(config.init_bytes.min(cap_bytes).div_ceil(size_class::SLICE as u64) as u32);
-        if config.init_bytes > 0 && self.grid.grow(need, Cause::Initial, config.backing, &self.hot.limit).is_err() {
-            env::complain(&["hg: HG_SIZE: the initial size cannot be committed now"]);
+        let first = config.init_bytes.max(floor).min(cap_bytes);
+        let need = Need::More(first.div_ceil(size_class::SLICE as u64) as u32);
+        if first > 0 && self.grid.grow(need, Cause::Initial, config.backing, &self.hot.limit).is_err() {
+            env::complain(&["hg: what is to stay committed cannot be had now"]);
         }
     }
 
@@ -267,13 +268,27 @@ impl Arena {
         let settings = self.settings().ok_or(Cause::NoReservation)?;
         let cause = if *pressed { Cause::Pressure } else { Cause::Exhausted };
         match self.grid.grow(need, cause, settings.backing, &self.hot.limit) {
-            Err((cause, _)) if *pressed || cause == Cause::Reentered => Err(cause),
-            Err(_) => {
+            Err((Cause::Reentered, _)) => Err(Cause::Reentered),
+            Err(_) if !*pressed => {
                 *pressed = true;
                 self.trim(Cause::Pressure);
                 Ok(())
             }
-            Ok(()) => Ok(()),
+            outcome => {
+                self.refill_floor(settings);
+                outcome.map_err(|(cause, _)| cause)
+            }
+        }
+    }
+
+    /// Commits again what joining free memory for a request took from below the floor.
+    fn refill_floor(&self, settings: &Settings) {
+        let Some(page) = self.page() else { return };
+        let missing = page.header.floor_bytes.load(Relaxed).saturating_sub(page.header.committed_bytes.load(Relaxed));
+        if missing > 0 {
+            let need = Need::More((missing / size_class::SLICE as u64) as u32);
+            // A refusal is counted; maintenance tries again.
+            let _ = self.grid.grow(need, Cause::Initial, settings.backing, &self.hot.limit);
         }
     }
 

@@ -65,6 +65,7 @@ unsafe extern "C" fn in_child() {
     }
     if let Some(page) = PROCESS.page() {
         page.header.pid.store(thread::pid(), Relaxed);
+        PROCESS.elastic.end_inherited_step(page);
     }
     let parent_tid = PARENT_TID.load(Relaxed);
     PROCESS.grid.lock.reset_in_child(taken(GRID_BIT), parent_tid);

@@ -67,6 +67,14 @@ fn tick_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// The number of the last decision, and how often it was said.
+fn last_said() -> (u64, u64) {
+    let ring = &page().policy;
+    let written = ring.written.load(Relaxed);
+    let last = written.checked_sub(1).map(|last| &ring.decisions[last as usize % DECISIONS]);
+    (written, last.map_or(0, |last| last.times.load(Relaxed)))
+}
+
 /// So many MiB in blocks of a quarter.
 fn hold(mib: usize) -> Vec<*mut u8> {
     let blocks: Vec<_> = (0..mib * 4).map(|_| raw::malloc(256 << 10)).collect();
@@ -79,16 +87,14 @@ const CYCLE: (&str, &str) = ("HG_PROFILE_CYCLE_MS", "10");
 #[test]
 fn a_profile_grows_ahead_of_demand_and_shrinks_again() {
     let profile = "scale up to 512m on 70% for 3 cycles within 5 / scale down to 64m on 30% for 3 cycles";
-    let variables = [("HG_SIZE", "32m:1g"), ("HG_PROFILE", profile), CYCLE];
+    let variables = [("HG_SIZE", "96m:1g"), ("HG_PROFILE", profile), CYCLE];
     if in_child("a_profile_grows_ahead_of_demand_and_shrinks_again", &variables).is_some() {
         return;
     }
     raw::free(raw::malloc(1));
     let header = &page().header;
-    assert_eq!(committed(), 32 * MIB, "INIT");
+    assert_eq!(committed(), 96 * MIB, "INIT");
     assert_eq!((header.floor_bytes.load(Relaxed), header.ceiling_bytes.load(Relaxed)), (64 * MIB, 512 * MIB));
-    tick_until("at the floor", || committed() >= 64 * MIB);
-
     let blocks = hold(100);
     let before = committed();
     tick_until("grown ahead", || committed() > before);
@@ -247,4 +253,49 @@ fn the_initial_size_is_there_from_the_start_and_stays() {
     }
     assert!(was_said(Verdict::Keep, Why::AtFloor), "{:?}", decisions());
     assert!(raw::malloc(201 << 20).is_null());
+    // A request that fails had all free memory joined, and yet what is to stay committed is.
+    let scattered = hold(150);
+    let (kept, freed): (Vec<_>, Vec<_>) = scattered.into_iter().enumerate().partition(|(index, _)| index % 32 == 0);
+    freed.into_iter().for_each(|(_, block)| raw::free(block));
+    assert!(raw::malloc(150 << 20).is_null());
+    assert!((100 * MIB..=200 * MIB).contains(&committed()), "{}", committed());
+    kept.into_iter().for_each(|(_, block)| raw::free(block));
+}
+
+#[test]
+fn a_fork_in_the_middle_of_a_step_leaves_no_half_of_it() {
+    let variables = [("HG_PROFILE", "scale up to 1g on 70% for 3 cycles"), CYCLE];
+    if in_child("a_fork_in_the_middle_of_a_step_leaves_no_half_of_it", &variables).is_some() {
+        return;
+    }
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static DONE: AtomicBool = AtomicBool::new(false);
+    raw::free(raw::malloc(1));
+    let ticker = std::thread::spawn(|| {
+        while !DONE.load(Ordering::Relaxed) {
+            hg_alloc::tick();
+        }
+    });
+    for _ in 0..200 {
+        // SAFETY: the child only ticks, looks at its page and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let before = last_said();
+            let whole = page().policy.seq.load(Relaxed).is_multiple_of(2);
+            let start = Instant::now();
+            let mut said = false;
+            while !said && start.elapsed() < Duration::from_secs(5) {
+                hg_alloc::tick();
+                said = last_said() != before;
+            }
+            // SAFETY: nothing is to be cleaned up.
+            unsafe { libc::_exit(i32::from(!(whole && said))) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0);
+    }
+    DONE.store(true, Ordering::Relaxed);
+    ticker.join().expect("the thread that ticks");
 }

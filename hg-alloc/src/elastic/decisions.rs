@@ -2,7 +2,7 @@
 
 use super::policy::Decision;
 use crate::stats;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::*;
 use hg_probes::page::{self, StatsPage};
 use hg_probes::words::Verdict;
 
@@ -29,6 +29,12 @@ pub(crate) fn record(page: &StatsPage, decision: &Decision, now_ns: u64) {
         entry.cells.store(decision.cells, Relaxed);
         entry.percent.store(u64::from(decision.usage) << 32 | u64::from(decision.limit), Relaxed);
     });
+}
+
+/// Closes the ring in a forked child whose parent was writing: what it holds of the last entry is half of it.
+pub(super) fn close(page: &StatsPage) {
+    let sequence = page.policy.seq.load(Relaxed);
+    page.policy.seq.store(sequence.wrapping_add(sequence % 2), Release);
 }
 
 /// Whether an entry says the same. Of what is kept the figures may drift; of what moved, each move is told.

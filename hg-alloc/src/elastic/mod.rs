@@ -20,9 +20,8 @@ mod window;
 use crate::arena::{Arena, Settings};
 use crate::grid::Need;
 use crate::size_class::SLICE_SHIFT;
-use crate::sys::thread;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, Ordering::*};
 pub(crate) use decisions::record;
 use hg_probes::page::StatsPage;
 use hg_probes::words::{Cause, Verdict, Why};
@@ -34,8 +33,8 @@ const PIECES: u32 = 8;
 
 /// What an arena decides about its own size.
 pub(crate) struct Elastic {
-    /// Process whose thread has the turn, 0 for none. A child finds its parent's here, if it was forked during a step.
-    turn: AtomicU32,
+    /// Whether some thread has the turn.
+    turn: AtomicBool,
     /// Whether a profile decides when memory goes back.
     governs: AtomicBool,
     state: UnsafeCell<State>,
@@ -52,7 +51,7 @@ unsafe impl Sync for Elastic {}
 impl Elastic {
     pub(crate) const fn new() -> Self {
         Elastic {
-            turn: AtomicU32::new(0),
+            turn: AtomicBool::new(false),
             governs: AtomicBool::new(false),
             state: UnsafeCell::new(State { policy: Policy::new(Rules::new(None)), search: Search::new() }),
         }
@@ -72,7 +71,10 @@ impl Elastic {
 
     /// Decides, does it, and tells. One step of maintenance.
     pub(crate) fn step(&self, arena: &Arena, now_ns: u64) {
-        let (Some(page), Some(settings), true) = (arena.page(), arena.settings(), self.take_turn()) else { return };
+        let (Some(page), Some(settings)) = (arena.page(), arena.settings()) else { return };
+        if self.turn.swap(true, Acquire) {
+            return;
+        }
         // SAFETY: S11, this thread has the turn.
         let state = unsafe { &mut *self.state.get() };
         let input = gather(page, now_ns);
@@ -95,16 +97,13 @@ impl Elastic {
             };
             record(page, &decision, now_ns);
         }
-        self.turn.store(0, Release);
+        self.turn.store(false, Release);
     }
 
-    fn take_turn(&self) -> bool {
-        let pid = thread::pid();
-        match self.turn.compare_exchange(0, pid, Acquire, Relaxed) {
-            Ok(_) => true,
-            // A thread of the parent had it, which this process has no copy of.
-            Err(owner) if owner != pid => self.turn.compare_exchange(owner, pid, Acquire, Relaxed).is_ok(),
-            Err(_) => false,
+    /// Ends in a forked child the step that a thread of its parent was at, and closes the ring if that was writing there.
+    pub(crate) fn end_inherited_step(&self, page: &StatsPage) {
+        if self.turn.swap(false, Relaxed) {
+            decisions::close(page);
         }
     }
 }
