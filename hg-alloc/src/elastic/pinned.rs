@@ -16,10 +16,10 @@ use core::sync::atomic::{AtomicU8, Ordering::*};
 
 /// Runs that one hold of the lock copies, and holds of one call.
 const RUNS: usize = 32;
-const HOLDS: u32 = 8;
+const HOLDS: u32 = 64;
 
-/// States that one call reads: some 30 µs.
-const STATES: u32 = 64 << 10;
+/// States that one call reads: some 50 µs.
+const STATES: u32 = 128 << 10;
 
 /// Slices of a page.
 const PAGE: u32 = PAGE_SLICES as u32;
