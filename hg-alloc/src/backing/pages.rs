@@ -88,13 +88,18 @@ impl Pages {
         (u64::from(self.pinned) * HUGE_PAGE as u64).min(self.unswappable_bytes)
     }
 
-    /// Enters what a growth got: new slices `head..head + length`, or with `again`, ones that were given back before.
-    pub(crate) fn enter(&mut self, tables: &Tables, head: u32, length: u32, backed: &Backed, again: bool) {
-        // No page is collapsed before it was used; and a page that the run shares with others is as it was.
+    /// Enters what a growth got for the slices `head..head + length`, new ones or such that were given back before.
+    pub(crate) fn enter(&mut self, tables: &Tables, head: u32, length: u32, backed: &Backed) {
+        // No page is collapsed before it was used.
         let tier = if backed.tier == Tier::Collapsed { Tier::Base } else { backed.tier };
-        let pages = if again { whole_pages(head, length) } else { touched_pages(head, length) };
-        for page in pages {
-            self.set(tables, page, tier_byte(tier, backed.pinned));
+        let whole = whole_pages(head, length);
+        for page in touched_pages(head, length) {
+            if whole.contains(&page) {
+                self.set(tables, page, tier_byte(tier, backed.pinned));
+            } else if self.tier(tables, page) == Tier::None {
+                // A part of a page is no huge one, and not told to be locked; `tend.rs` sees to the whole.
+                self.set(tables, page, tier_byte(Tier::Base, false));
+            }
         }
         if let Some(bytes) = backed.unswappable_bytes {
             self.unswappable_bytes = bytes;

@@ -118,11 +118,11 @@ impl Grid {
             Plan::States { from } => self.states_committed = from + STATES_STEP,
             Plan::Slices { from, to } => {
                 self.top = to;
-                self.adopt_run(from, to - from, &outcome[0], false);
+                self.adopt_run(from, to - from, &outcome[0]);
             }
             Plan::Again { runs } => {
                 let taken = runs.iter().zip(outcome).filter(|((_, length), _)| *length > 0);
-                taken.for_each(|((head, length), backed)| self.adopt_run(*head, *length, backed, true));
+                taken.for_each(|((head, length), backed)| self.adopt_run(*head, *length, backed));
             }
         }
         if let (Some(page), Plan::Slices { .. } | Plan::Again { .. }) = (self.page, plan) {
@@ -130,13 +130,13 @@ impl Grid {
         }
     }
 
-    fn adopt_run(&mut self, head: u32, length: u32, backed: &Option<Backed>, again: bool) {
+    fn adopt_run(&mut self, head: u32, length: u32, backed: &Option<Backed>) {
         // What is filled holds memory, if only zeros.
         let filled = backed.as_ref().is_some_and(Backed::is_filled);
         self.bins.insert(&self.tables, if filled { Pool::Dirty } else { Pool::Fresh }, head, length);
         let Some(backed) = backed else { return };
         self.tier = backed.tier;
-        self.pages.enter(&self.tables, head, length, backed, again);
+        self.pages.enter(&self.tables, head, length, backed);
         if let Some(page) = self.page {
             publish_backed(&page.header, backed);
         }

@@ -15,7 +15,7 @@
 
 use super::runs::Pool;
 use crate::size_class::{CLASSES, SLICE, SLICE_SHIFT};
-use crate::sys::{Errno, memory};
+use crate::sys::{Errno, memory, pages};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use hg_probes::grid::{DescriptorRecord, RunRecord, SpanRecord};
@@ -126,6 +126,8 @@ impl Tables {
         // A byte of state and a bit of bitmap for each 16 bytes, and what rounding adds.
         let states = part(cap * (SLICE / 16 * 5 / 4));
         let start = memory::reserve(descriptors + runs + spans + tiers + states + GUARD + (cap << SLICE_SHIFT))?;
+        // Tables are touched here and there: a huge page for each touch would be a waste. Kernels without them refuse.
+        let _ = pages::avoid_huge(start, descriptors + runs + spans + tiers + states);
         Ok(Tables {
             descriptors: start,
             runs: start + descriptors,
