@@ -138,7 +138,9 @@ fn a_tier_is_what_the_kernel_gave() {
     if in_child("a_tier_is_what_the_kernel_gave", &[("HG_TIER", "thp")]).is_some() {
         return;
     }
-    raw::free(raw::malloc(1));
+    let block = raw::malloc(1);
+    // SAFETY: just allocated.
+    unsafe { block.write_volatile(1) };
     let header = &page().header;
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let (tier, reason) = (header.tier.load(Relaxed), header.tier_reason.load(Relaxed));
