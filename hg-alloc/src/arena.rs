@@ -11,11 +11,12 @@ use crate::config::Config;
 use crate::density::{Density, Mode};
 use crate::elastic::Elastic;
 use crate::fork;
-use crate::front::drain::{Classes, Give};
+use crate::front::drain::{Classes, Give, Which};
 use crate::front::{self, Fronts};
 use crate::grid::tables::Tables;
 use crate::grid::{Need, SharedGrid};
 use crate::lock::Lock;
+use crate::maintain::Maintenance;
 use crate::safety::deferred::Deferred;
 use crate::sample::Sampler;
 use crate::size_class::{self, CLASSES, COUNT};
@@ -33,6 +34,8 @@ pub(crate) struct Pool {
     pub(crate) central: Central,
     /// Bytes of cells that are not with their span, as the arena's sum of them knows.
     outstanding: u64,
+    /// Refills and flushes that the last epoch of maintenance saw.
+    seen: u64,
 }
 
 /// What the fast paths read. Written at the start, but for `limit`, which grows.
@@ -62,6 +65,7 @@ pub(crate) struct Arena {
     pub(crate) deferred: Deferred,
     pub(crate) sampler: Sampler,
     pub(crate) elastic: Elastic,
+    pub(crate) maintenance: Maintenance,
     page: AtomicPtr<StatsPage>,
     settings: UnsafeCell<Settings>,
     phase: AtomicU32,
@@ -107,6 +111,7 @@ impl Arena {
             deferred: Deferred::new(),
             sampler: Sampler::new(),
             elastic: Elastic::new(),
+            maintenance: Maintenance::new(),
             page: AtomicPtr::new(core::ptr::null_mut()),
             settings: UnsafeCell::new(Settings { tables: Tables::new(), backing: Backing::BASE, cap_bytes: 0 }),
             phase: AtomicU32::new(NEW),
@@ -170,6 +175,8 @@ impl Arena {
                 | if drains { page::feature::DRAIN } else { 0 },
             Relaxed,
         );
+        header.decay_ms.store(config.decay_ms.into(), Relaxed);
+        self.maintenance.start(config.decay_ms, config.thread);
         header.pin_wanted.store(u32::from(config.backing.pin), Relaxed);
         header.tier_wanted.store(config.backing.tier as u32, Relaxed);
         self.describe(page, &tables);
@@ -304,9 +311,25 @@ impl Arena {
 
     /// Empties all front and transfer caches into their spans, and gives wholly free spans to the grid.
     pub(crate) fn empty_caches(&self) {
-        self.fronts.drain(self);
+        self.fronts.drain(Which::All, self);
         for (class, pool) in self.pools.iter().enumerate() {
             if let Some(mut pool) = pool.lock(Reason::Drain) {
+                pool.empty_transfer(self);
+                pool.central.detach_all_free(&self.grid);
+                self.publish_class(class, &mut pool, |_| {});
+            }
+        }
+    }
+
+    /// Empties the front and transfer caches that nobody used since the last time, and gives wholly free spans of such classes to
+    /// the grid.
+    pub(crate) fn empty_idle_caches(&self) {
+        let Some(page) = self.page() else { return };
+        self.fronts.drain(Which::Idle, self);
+        for (class, (pool, block)) in self.pools.iter().zip(&page.classes).enumerate() {
+            let Some(mut pool) = pool.lock(Reason::Drain) else { continue };
+            let calls = block.refills.load(Relaxed).wrapping_add(block.flushes.load(Relaxed));
+            if core::mem::replace(&mut pool.seen, calls) == calls {
                 pool.empty_transfer(self);
                 pool.central.detach_all_free(&self.grid);
                 self.publish_class(class, &mut pool, |_| {});
@@ -323,12 +346,6 @@ impl Arena {
         if let Some(keep) = self.grid.above_slack(header.free_dirty_bytes.load(Relaxed), used) {
             self.grid.shrink(keep, Cause::Slack);
         }
-    }
-
-    /// One step of maintenance.
-    pub(crate) fn tick(&self) {
-        let _errno = KeepErrno::new();
-        self.elastic.step(self, clock::now_ns());
     }
 
     /// Counts something in a class's block, and brings its gauges up to date. Under the class lock.
@@ -351,7 +368,7 @@ impl Arena {
 
 impl Pool {
     const fn new() -> Self {
-        Pool { transfer: Transfer::new(), central: Central::new(), outstanding: 0 }
+        Pool { transfer: Transfer::new(), central: Central::new(), outstanding: 0, seen: 0 }
     }
 
     /// Gives a cell back to its span, and the span to the grid if it became free and is not needed.

@@ -11,6 +11,8 @@
 //! | `HG_PIN` | `0`, `1` | `0` |
 //! | `HG_RSEQ` | `0`, `1` | `1` |
 //! | `HG_LOCK_STALL_US` | 1 to 10 000 000 | 1000 |
+//! | `HG_THREAD` | `1`: a thread maintains the arena | `0` |
+//! | `HG_DECAY_MS` | how long free memory is kept where somebody maintains the arena, 10 to 3 600 000 | 10000 |
 //! | `HG_SAMPLE_BYTES` | mean bytes between two samples, 4k to 1t | 512k |
 //!
 //! A value that does not parse gets one line on stderr, and the default. So does a value that another one contradicts.
@@ -34,6 +36,9 @@ pub(crate) struct Config {
     pub(crate) backing: Backing,
     pub(crate) rseq: bool,
     pub(crate) stall_us: u32,
+    /// Whether a thread is to maintain the arena.
+    pub(crate) thread: bool,
+    pub(crate) decay_ms: u32,
     pub(crate) sample_bytes: usize,
 }
 
@@ -42,6 +47,7 @@ impl Config {
     pub(crate) fn read() -> Config {
         let default_cap = env::ram_bytes().saturating_mul(4).next_power_of_two().clamp(64 * GIB, 1024 * GIB);
         let stall = |text: &str| text.parse().ok().filter(|us| (1..=10_000_000).contains(us));
+        let decay = |text: &str| text.parse().ok().filter(|ms| (10..=3_600_000).contains(ms));
         let sample = |text: &str| size(text).filter(|bytes| (4096..=1024 * GIB).contains(bytes));
         let cycle = |text: &str| text.parse().ok().filter(|ms| (10..=3_600_000).contains(ms));
         let (init_bytes, cap_bytes) = init_and_cap(default_cap);
@@ -59,10 +65,17 @@ impl Config {
                 ..value("HG_TIER", tier, "auto, hugetlb, thp, collapse, 64k or base").unwrap_or(Backing::BASE)
             },
             rseq: value("HG_RSEQ", flag, "0 or 1").unwrap_or(true),
+            thread: value("HG_THREAD", flag, "0 or 1").unwrap_or(false),
+            decay_ms: value("HG_DECAY_MS", decay, "milliseconds from 10 to 3600000").unwrap_or(10_000),
             sample_bytes: value("HG_SAMPLE_BYTES", sample, "a size from 4k to 1t").unwrap_or(512 << 10),
             stall_us: value("HG_LOCK_STALL_US", stall, "microseconds from 1 to 10000000").unwrap_or(1000),
         }
     }
+}
+
+/// Whether a thread is asked for. Without a word about values that do not parse: [`Config::read`] has it.
+pub(crate) fn wants_thread() -> bool {
+    env::variable("HG_THREAD").and_then(flag).unwrap_or(false)
 }
 
 fn value<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>, wanted: &str) -> Option<T> {

@@ -58,6 +58,7 @@ unsafe extern "C" fn in_child() {
     // The child is another memory space to the kernel: it has to ask for the fence again.
     rseq::register_fence();
     PROCESS.fronts.reset_slots();
+    PROCESS.maintenance.reset();
     // SAFETY: the child has one thread, and the locks were taken before the fork.
     unsafe {
         PROCESS.fronts.end_inherited_drain();
@@ -71,5 +72,9 @@ unsafe extern "C" fn in_child() {
     PROCESS.grid.lock.reset_in_child(taken(GRID_BIT), parent_tid);
     for (class, pool) in PROCESS.pools.iter().enumerate() {
         pool.reset_in_child(taken(class), parent_tid);
+    }
+    if let Some(page) = PROCESS.page() {
+        page.header.maintenance_tid.store(0, Relaxed);
+        PROCESS.start_thread();
     }
 }

@@ -28,6 +28,7 @@ mod global;
 mod grid;
 mod large;
 mod lock;
+mod maintain;
 pub mod raw;
 mod refill;
 mod resize;

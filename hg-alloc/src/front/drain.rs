@@ -2,15 +2,16 @@
 //!
 //! Stop words do it: `floor = MAX` makes every pop find the array empty, `cap = 0` makes every push find it full; a
 //! membarrier then restarts all sequences that had read the old words, and from there on the arrays are frozen and can be
-//! taken with plain code (9 µs with a busy thread on the other CPU). At last the blocks' memory is given back to the system:
-//! it reads as zero from then on, and arrays of zeros are open, empty, and of no capacity yet. So a drain is also how idle
-//! caches shrink.
+//! taken with plain code (9 µs with a busy thread on the other CPU). At last the memory of whole blocks, or of zones, is given
+//! back to the system: it reads as zero from then on, and arrays of zeros are open, empty, and of no capacity yet. So a drain
+//! is also how caches shrink: all of them, or those that were idle for an epoch of maintenance. An array is idle if the word
+//! of its head is what it was: each pop counts down in it.
 //!
 //! For maintenance and memory pressure, never on a latency path. One drain at a time.
 
-use super::{Fronts, Head, slot, zone};
+use super::{Fronts, Head, slot, zone, zone_start};
 use crate::cell::Entry;
-use crate::size_class::COUNT;
+use crate::size_class::{COUNT, size_of_class};
 use crate::sys::{memory, rseq};
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use hg_probes::page::FRONT_UNIT;
@@ -40,51 +41,104 @@ fn floor_of(head: &Head, class: usize) -> u32 {
     if head.top() >= zone(class) { zone(class) } else { 0 }
 }
 
+/// Which arrays a drain empties.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    All,
+    /// Those that nobody used since the last drain of idle ones.
+    Idle,
+}
+
 impl Fronts {
-    /// Empties all front caches. Returns false if another drain runs, or if those of other CPUs cannot be stopped.
-    pub(crate) fn drain(&self, classes: &impl Classes) -> bool {
+    /// Empties front caches. Returns false if another drain runs, or if those of other CPUs cannot be stopped.
+    pub(crate) fn drain(&self, which: Which, classes: &impl Classes) -> bool {
         if self.drain.0.swap(true, Acquire) {
             return false;
         }
         let used = self.used.load(Relaxed).min(self.rseq_blocks());
-        let mut stopped = [false; COUNT];
-        for (class, stopped) in stopped.iter_mut().enumerate() {
-            *stopped = classes.under_lock(class, &mut || {
-                for block in 0..used {
-                    let head = self.head(block, class);
-                    head.floor.store(u32::MAX, Relaxed);
-                    head.cap.store(0, Relaxed);
-                }
+        let mut stopped = 0;
+        let mut complete = true;
+        for class in 0..COUNT {
+            complete &= classes.under_lock(class, &mut || {
+                stopped += (0..used).filter(|block| self.stop(which, *block, class)).count();
             });
         }
-        let frozen = rseq::fence();
-        for (class, stopped) in stopped.iter().enumerate() {
-            if *stopped && frozen {
-                classes.take_back(class, &mut |give| (0..used).for_each(|block| self.take_frozen(block, class, give)));
+        if stopped > 0 {
+            complete &= rseq::fence();
+            for class in 0..COUNT {
+                complete = complete
+                    && classes.take_back(class, &mut |give| {
+                        (0..used).filter(|block| self.is_stopped(*block, class)).for_each(|block| {
+                            self.take_frozen(block, class, give);
+                        });
+                    });
             }
+            (0..used).for_each(|block| self.open_again(block, complete));
         }
-        let complete = frozen && stopped.iter().all(|stopped| *stopped);
-        for block in 0..used {
-            if !complete || memory::give_back(self.block_address(block), super::BLOCK).is_err() {
-                self.open_again(block);
-            }
-        }
-        if complete {
-            self.touched.store(0, Relaxed);
-        }
-        self.drain_slots(classes);
+        self.drain_slots(which, classes);
         self.drain.0.store(false, Release);
         complete
     }
 
-    /// Opens stopped arrays one by one.
-    fn open_again(&self, block: usize) {
-        self.block_head(block).zone_cells_bytes.store(0, Relaxed);
+    /// Stops an array, if it is one to be drained. Under the class's lock.
+    fn stop(&self, which: Which, block: usize, class: usize) -> bool {
+        let head = self.head(block, class);
+        if which == Which::Idle {
+            let (seen, word) = (self.seen(block, class), head.word.load(Relaxed));
+            if self.block_head(block).in_use.load(Relaxed) == 0 {
+                return false;
+            }
+            if seen.load(Relaxed) != word {
+                seen.store(word, Relaxed);
+                return false;
+            }
+        }
+        let cells = head.cap.load(Relaxed).saturating_sub(zone(class)) / super::ENTRY;
+        self.block_head(block).zone_cells_bytes.fetch_sub(u64::from(cells) * u64::from(size_of_class(class)), Relaxed);
+        head.floor.store(u32::MAX, Relaxed);
+        head.cap.store(0, Relaxed);
+        true
+    }
+
+    fn is_stopped(&self, block: usize, class: usize) -> bool {
+        self.head(block, class).floor.load(Relaxed) == u32::MAX
+    }
+
+    /// Opens the stopped arrays of a block. Those that were taken are small again, and the memory of their zones goes back to
+    /// the system, or that of the whole block if all are.
+    fn open_again(&self, block: usize, taken: bool) {
+        let stopped = (0..COUNT).filter(|class| self.is_stopped(block, *class)).count();
+        if taken && stopped == COUNT {
+            self.touched.fetch_sub(self.block_head(block).touched.load(Relaxed) as usize, Relaxed);
+            if memory::give_back(self.block_address(block), super::BLOCK).is_ok() {
+                return;
+            }
+        } else if taken && stopped > 0 {
+            self.give_back_zones(block);
+        }
         for class in 0..COUNT {
-            let head = self.head(block, class);
-            if head.floor.load(Relaxed) == u32::MAX {
+            if self.is_stopped(block, class) {
+                let head = self.head(block, class);
                 head.floor.store(floor_of(head, class), Release);
             }
+        }
+    }
+
+    /// Gives back the whole pages of neighbouring zones of stopped arrays, which are empty.
+    fn give_back_zones(&self, block: usize) {
+        let mut class = 0;
+        while class < COUNT {
+            let first = class;
+            while class < COUNT && self.is_stopped(block, class) {
+                class += 1;
+            }
+            let start = zone_start(first).next_multiple_of(memory::BASE_PAGE);
+            let end = zone_start(class) / memory::BASE_PAGE * memory::BASE_PAGE;
+            if start < end {
+                // A refusal costs memory only.
+                let _ = memory::give_back(self.block_address(block) + start, end - start);
+            }
+            class += 1;
         }
     }
 
@@ -100,12 +154,19 @@ impl Fronts {
         head.word.store(0, Relaxed);
     }
 
-    fn drain_slots(&self, classes: &impl Classes) {
+    fn drain_slots(&self, which: Which, classes: &impl Classes) {
         for index in 0..slot::COUNT {
-            if self.rseq_blocks() + index >= self.used.load(Relaxed) {
+            let block = self.rseq_blocks() + index;
+            if block >= self.used.load(Relaxed) {
                 continue;
             }
             for class in 0..COUNT {
+                let (head, seen) = (self.head(block, class), self.seen(block, class));
+                let word = head.word.load(Relaxed);
+                if word == 0 || which == Which::Idle && seen.load(Relaxed) != word {
+                    seen.store(word, Relaxed);
+                    continue;
+                }
                 classes.take_back(class, &mut |give| {
                     let slot = self.slot_at(index);
                     while let Some(entry) = slot.as_ref().and_then(|slot| slot.pop(class)) {
@@ -120,8 +181,10 @@ impl Fronts {
     /// Gives the memory of a slot's block back if all of its arrays are empty. Its lock is held, but nobody waits for it.
     fn give_back_slot(&self, index: usize) {
         if let Some(slot) = self.slot_at(index)
+            && self.block_head(slot.block).in_use.load(Relaxed) != 0
             && (0..COUNT).all(|class| self.head(slot.block, class).is_empty())
         {
+            self.touched.fetch_sub(self.block_head(slot.block).touched.load(Relaxed) as usize, Relaxed);
             // A refusal costs memory only.
             let _ = memory::give_back(self.block_address(slot.block), super::BLOCK);
         }
@@ -134,7 +197,7 @@ impl Fronts {
     pub(crate) unsafe fn end_inherited_drain(&self) {
         if self.drain.0.swap(false, Relaxed) {
             for block in 0..self.used.load(Relaxed).min(self.rseq_blocks()) {
-                self.open_again(block);
+                self.open_again(block, false);
             }
         }
     }

@@ -104,13 +104,15 @@ impl Head {
     }
 }
 
-/// First words of a block.
+/// First words of a block. Behind the small arrays stand the words that the last epoch of maintenance saw in each head.
 #[repr(C, align(64))]
 struct BlockHead {
     /// Bytes of cells that the zones of this block may hold: the sum of their capacities.
     zone_cells_bytes: AtomicU64,
-    /// Whether an array of this block was used since the last drain.
+    /// Whether an array of this block was used since the block was last given back.
     in_use: AtomicU32,
+    /// Bytes of its first page, and of the zones used since then.
+    touched: AtomicU32,
 }
 
 /// Bytes of a small array with its head.
@@ -127,6 +129,9 @@ pub(crate) static OFFSETS: [u32; COUNT] = {
     offsets
 };
 
+/// Where the words lie that the last epoch saw, bytes into a block.
+const SEEN: u32 = OFFSETS[COUNT - 1] + LINE;
+
 /// The class of the array that lies so many bytes into a block.
 pub(crate) fn class_of_offset(offset: usize) -> usize {
     offset.wrapping_sub(size_of::<BlockHead>()) / LINE as usize
@@ -137,7 +142,7 @@ pub(crate) static ZONES: [u32; COUNT] = {
     let mut zones = [0; COUNT];
     let mut at = memory::BASE_PAGE as u32;
     let mut class = 0;
-    assert!(OFFSETS[COUNT - 1] + LINE <= at);
+    assert!(SEEN + COUNT as u32 * 4 <= at);
     while class < COUNT {
         // The first entry stands one entry behind the place.
         zones[class] = (at - OFFSETS[class] - ENTRY_BYTES) / FRONT_UNIT;
@@ -242,6 +247,13 @@ impl Fronts {
         self.address() + block * BLOCK
     }
 
+    /// The word that the last epoch saw in the head of a class's array.
+    fn seen(&self, block: usize, class: usize) -> &AtomicU32 {
+        let offset = SEEN as usize + class.min(COUNT - 1) * size_of::<AtomicU32>();
+        // SAFETY: S5, as for `head`.
+        unsafe { &*((self.block_address(block) + offset) as *const AtomicU32) }
+    }
+
     fn block_head(&self, block: usize) -> &BlockHead {
         // SAFETY: S5, as for `head`.
         unsafe { &*(self.block_address(block) as *const BlockHead) }
@@ -256,7 +268,7 @@ impl Fronts {
         self.mark_used(block);
         let first = self.block_head(block);
         if first.in_use.swap(1, Relaxed) == 0 {
-            self.touched.fetch_add(memory::BASE_PAGE, Relaxed);
+            self.touch(block, memory::BASE_PAGE as u32);
         }
         let cap = if head.floor.load(Relaxed) == 0 { small_cap(class) } else { zone(class) + initial_cap(class) };
         head.cap.store(cap, Relaxed);
@@ -284,11 +296,24 @@ impl Fronts {
         self.block_head(block).zone_cells_bytes.load(Relaxed) + cost <= budget
     }
 
+    fn touch(&self, block: usize, bytes: u32) {
+        self.block_head(block).touched.fetch_add(bytes, Relaxed);
+        self.touched.fetch_add(bytes as usize, Relaxed);
+    }
+
     /// Remembers that an array moved to its zone, and sets its capacity there. Under the class's lock.
     fn note_enlarged(&self, block: usize, class: usize) {
-        self.touched.fetch_add(zone_bytes(class) as usize, Relaxed);
+        self.touch(block, zone_bytes(class));
         self.block_head(block).zone_cells_bytes.fetch_add(initial_bytes(class), Relaxed);
         self.head(block, class).cap.store(zone(class) + initial_cap(class), Relaxed);
+    }
+}
+
+/// Where a class's zone begins, bytes into a block; for the class behind the last, where the last zone ends.
+fn zone_start(class: usize) -> usize {
+    match (OFFSETS.get(class), ZONES.get(class)) {
+        (Some(offset), Some(zone)) => (offset + (zone + ENTRY) * FRONT_UNIT) as usize,
+        _ => zone_start(COUNT - 1) + zone_bytes(COUNT - 1) as usize,
     }
 }
 
@@ -318,12 +343,12 @@ mod tests {
 
     #[test]
     fn small_arrays_fill_a_page_and_zones_lie_apart() {
-        assert!(OFFSETS[COUNT - 1] + LINE <= 4096);
+        assert!(SEEN + COUNT as u32 * 4 <= 4096);
         let mut last = 4096;
         for (class, shape) in CLASSES.iter().enumerate() {
             assert_eq!(class_of_offset(OFFSETS[class] as usize), class);
             assert!(OFFSETS[class].is_multiple_of(LINE));
-            let begin = OFFSETS[class] + (ZONES[class] + ENTRY) * FRONT_UNIT;
+            let begin = zone_start(class) as u32;
             assert_eq!(begin, last, "class {}", shape.size);
             last = begin + zone_bytes(class);
             // Entries at small powers of two still spread over the sets of the L1 cache.
@@ -331,6 +356,7 @@ mod tests {
             assert!(small_cap(class) <= SMALL_MAX && small_cap(class) < initial_cap(class));
             assert!(initial_cap(class) <= shape.front_max * ENTRY);
         }
+        assert_eq!(last as usize, zone_start(COUNT));
         assert!(last as usize <= BLOCK);
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Grid {
     /// Bytes of cell states handed out, and accessible.
     states_used: usize,
     states_committed: usize,
+    /// The fewest free slices, dirty or fresh, since the last epoch of maintenance.
+    low_water: u32,
     /// Thread that makes system calls to grow, 0 for none.
     growing: u32,
     /// Number of runs that somebody is giving back.
@@ -113,6 +115,7 @@ impl SharedGrid {
                 floor: 0,
                 states_used: 0,
                 states_committed: 0,
+                low_water: 0,
                 growing: 0,
                 releasing: 0,
                 span_slices: 0,
@@ -349,8 +352,14 @@ impl Grid {
         u64::from(self.top - self.bins.slices(Pool::Released)) * SLICE as u64
     }
 
-    /// Brings the stats page up to date.
-    pub(crate) fn publish(&self) {
+    /// Committed slices that nobody has.
+    fn free_slices(&self) -> u32 {
+        self.bins.slices(Pool::Dirty) + self.bins.slices(Pool::Fresh)
+    }
+
+    /// Brings the stats page up to date, and the low-water mark.
+    pub(crate) fn publish(&mut self) {
+        self.low_water = self.low_water.min(self.free_slices());
         let Some(page) = self.page else { return };
         let header = &page.header;
         let bytes = |slices: u32| u64::from(slices) * SLICE as u64;

@@ -30,6 +30,18 @@ impl SharedGrid {
         self.shrink_by(u32::MAX, keep, cause)
     }
 
+    /// Slices that were free throughout the last epoch of maintenance, and those free now; a new epoch begins.
+    pub(crate) fn begin_epoch(&self) -> (u32, u32) {
+        let Some(mut grid) = self.lock.lock(Reason::Policy) else { return (0, 0) };
+        let free = grid.free_slices();
+        (core::mem::replace(&mut grid.low_water, free), free)
+    }
+
+    /// Committed slices that nobody has.
+    pub(crate) fn free_slices(&self) -> u32 {
+        self.lock.lock(Reason::Policy).map_or(0, |grid| grid.free_slices())
+    }
+
     /// As [`shrink`](Self::shrink), but at most `most` slices.
     pub(crate) fn shrink_by(&self, most: u32, keep: u32, cause: Cause) -> u64 {
         let start = clock::now_ns();
