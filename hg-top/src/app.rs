@@ -6,12 +6,14 @@ use std::time::{Duration, SystemTime};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+use crate::advise::Host;
 use crate::alert::Alerts;
 use crate::cli::Options;
 use crate::event::Event;
 use crate::filter::Filter;
 use crate::keys::{self, Command};
 use crate::log::Log;
+use crate::map::{Layer, MapState};
 use crate::model::Snapshot;
 use crate::model::scope::Scope;
 use crate::model::timeline::{Basis, Timeline};
@@ -34,13 +36,16 @@ pub enum View {
     Arenas,
     /// Processes.
     Processes,
+    /// The pages of an arena.
+    Map,
     /// Events and alerts.
     Events,
 }
 
 impl View {
     /// All of them.
-    pub const ALL: [View; 6] = [View::Summary, View::Classes, View::Locks, View::Arenas, View::Processes, View::Events];
+    pub const ALL: [View; 7] =
+        [View::Summary, View::Classes, View::Locks, View::Arenas, View::Processes, View::Map, View::Events];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -50,7 +55,16 @@ impl View {
             View::Locks => "Locks",
             View::Arenas => "Arenas",
             View::Processes => "Processes",
+            View::Map => "Map",
             View::Events => "Events",
+        }
+    }
+
+    /// The same where there is little room.
+    pub fn short_name(self) -> &'static str {
+        match self {
+            View::Processes => "Procs",
+            view => view.name(),
         }
     }
 }
@@ -80,10 +94,14 @@ pub struct App {
     pub tables: [TableState; View::ALL.len()],
     /// The filter, per view, as typed.
     pub filters: [String; View::ALL.len()],
+    /// The map view.
+    pub map: MapState,
     /// Whether a filter is being typed.
     pub typing: bool,
     /// Whether the help is shown, and its first line.
     pub help: Option<usize>,
+    /// What the host offers.
+    pub host: Host,
     /// Alerts so far.
     pub alerts: Alerts,
     /// The log.
@@ -109,8 +127,10 @@ impl App {
                 _ => TableState::default(),
             }),
             filters: std::array::from_fn(|_| String::new()),
+            map: MapState::default(),
             typing: false,
             help: None,
+            host: Host::default(),
             alerts: Alerts::default(),
             log: Log::default(),
             now: SystemTime::now(),
@@ -221,15 +241,17 @@ impl App {
             Command::Back => self.back(),
             Command::Move(rows) => self.scroll(rows),
             Command::Screen(screens) => {
-                let rows = self.table().page.max(1) as i32;
+                let page = if self.view == View::Map { self.map.rows } else { self.table().page };
+                let rows = i32::try_from(page.max(1)).unwrap_or(1);
                 self.scroll(screens * rows);
             }
             Command::First => self.scroll(i32::MIN),
             Command::Last => self.scroll(i32::MAX),
             Command::Detail => self.detail(),
-            Command::Filter if self.view != View::Summary => self.typing = true,
-            Command::Filter => self.say("the summary has no rows to filter: choose another view".into()),
-            Command::Sort(step) => self.table().sort_by_next(step),
+            Command::Filter if !matches!(self.view, View::Summary | View::Map) => self.typing = true,
+            Command::Filter => self.say("this view has no rows to filter: choose another one".into()),
+            Command::Side(cells) if self.view == View::Map => self.map.move_by(cells.into()),
+            Command::Sort(step) | Command::Side(step) => self.table().sort_by_next(step),
             Command::Invert => self.table().invert(),
             Command::Freeze => self.frozen = if self.frozen.is_some() { None } else { Some(self.live.clone()) },
             Command::Basis => self.basis = self.basis.next(),
@@ -247,6 +269,19 @@ impl App {
                 self.show(View::ALL[(self.view as i32 + step).rem_euclid(views) as usize]);
             }
             Command::NextProcess => self.next_process(),
+            Command::Zoom(_) | Command::Layer | Command::Sparse(_) | Command::NextArena if self.view != View::Map => {
+                self.say("this key belongs to the map: view 6".into());
+            }
+            Command::Zoom(closer) => self.map.zoom(closer),
+            Command::Layer => {
+                self.map.layer = if self.map.layer == Layer::Heat { Layer::Tier } else { Layer::Heat };
+            }
+            Command::Sparse(forward) => {
+                if !self.map.seek_sparse(forward) {
+                    self.say("no page is kept by less than a tenth of it".into());
+                }
+            }
+            Command::NextArena => self.next_arena(),
         }
         Action::Draw
     }
@@ -259,18 +294,27 @@ impl App {
     fn scroll(&mut self, rows: i32) {
         match &mut self.help {
             Some(line) => *line = line.saturating_add_signed(rows as isize).min(keys::BINDINGS.len()),
+            None if self.view == View::Map => match rows {
+                i32::MIN | i32::MAX => self.map.move_by(i64::from(rows) << 32),
+                _ => self.map.move_rows(rows),
+            },
             None => self.table().move_by(rows),
         }
     }
 
-    /// In the list of processes, the detail of a row is that process alone.
+    /// In the list of processes, the detail of a row is that process alone; in that of arenas, the arena's map.
     fn detail(&mut self) {
-        let selected = self.table().selected.as_deref().and_then(|id| id.parse().ok());
-        match (self.view, selected) {
-            (View::Processes, Some(pid)) => {
+        let selected = self.table().selected.clone().unwrap_or_default();
+        match (self.view, selected.parse(), selected.split_once('/')) {
+            (View::Processes, Ok(pid), _) => {
                 self.scope = Scope::One(pid);
                 self.show(View::Summary);
             }
+            (View::Arenas, _, Some((pid, number))) => {
+                self.map.chosen = pid.parse().ok().zip(number.parse().ok());
+                self.show(View::Map);
+            }
+            (View::Map, ..) => {}
             _ => {
                 let table = self.table();
                 table.detail = !table.detail;

@@ -27,6 +27,8 @@ pub enum Command {
     Filter,
     /// Sort by the next (or previous) column.
     Sort(i32),
+    /// The same; on the map, go to the next (or previous) cell.
+    Side(i32),
     /// Sort the other way round.
     Invert,
     /// Freeze what is shown; data keeps coming in.
@@ -41,8 +43,29 @@ pub enum Command {
     Tab(i32),
     /// Look at the next process alone, in the end at all again.
     NextProcess,
+    /// On the map: fewer (or more) pages a cell.
+    Zoom(bool),
+    /// On the map: how full, or what backs it.
+    Layer,
+    /// On the map: to the next (or previous) page that little keeps.
+    Sparse(bool),
+    /// On the map: the next arena.
+    NextArena,
     /// Stop hg-top as Ctrl-Z does everywhere.
     Suspend,
+}
+
+impl Command {
+    /// Whether it means something in a view.
+    pub fn belongs(self, view: View) -> bool {
+        match self {
+            Command::Zoom(_) | Command::Layer | Command::Sparse(_) | Command::NextArena => view == View::Map,
+            Command::Detail | Command::Sort(_) | Command::Filter | Command::Invert | Command::Basis => {
+                view != View::Map
+            }
+            _ => true,
+        }
+    }
 }
 
 /// A key with its meaning.
@@ -85,9 +108,17 @@ pub const BINDINGS: &[Binding] = &[
     bind(&[(NONE, KeyCode::Home), key('g')], "g", "", "first row", Command::First),
     bind(&[(NONE, KeyCode::End), key('G')], "G", "", "last row", Command::Last),
     bind(&[(NONE, KeyCode::Enter), key('e')], "⏎", "detail", "detail of the row, or leave it", Command::Detail),
-    bind(&[key('s'), (NONE, KeyCode::Right), key('l')], "s →", "sort", "sort by the next column", Command::Sort(1)),
-    bind(&[key('S'), (NONE, KeyCode::Left), key('h')], "S ←", "", "sort by the previous column", Command::Sort(-1)),
+    bind(&[key('s')], "s", "sort", "sort by the next column", Command::Sort(1)),
+    bind(&[key('S')], "S", "", "sort by the previous column", Command::Sort(-1)),
+    bind(&[(NONE, KeyCode::Right), key('l')], "→ l", "", "next column, or cell of the map", Command::Side(1)),
+    bind(&[(NONE, KeyCode::Left), key('h')], "← h", "", "previous column, or cell", Command::Side(-1)),
     bind(&[key('i')], "i", "", "sort the other way round", Command::Invert),
+    bind(&[key('n')], "n", "kept by little", "map: next page kept by little", Command::Sparse(true)),
+    bind(&[key('N')], "N", "", "map: the one before", Command::Sparse(false)),
+    bind(&[key('t')], "t", "tier", "map: what backs, or how full", Command::Layer),
+    bind(&[key('z'), key('+')], "z +", "zoom", "map: fewer pages a cell", Command::Zoom(true)),
+    bind(&[key('Z'), key('-')], "Z -", "", "map: more pages a cell", Command::Zoom(false)),
+    bind(&[key('a')], "a", "arena", "map: next arena", Command::NextArena),
     bind(&[key('/')], "/", "filter", "filter: words, or live>1k", Command::Filter),
     bind(&[key('p')], "p", "process", "next process alone, at last all", Command::NextProcess),
     bind(&[key('r')], "r", "rate", "per second, since mark, in all", Command::Basis),
@@ -106,7 +137,8 @@ pub const BINDINGS: &[Binding] = &[
     bind(&[key('3')], "3", "", "locks: hold and wait", Command::Show(View::Locks)),
     bind(&[key('4')], "4", "", "arenas: tier, pin, growth", Command::Show(View::Arenas)),
     bind(&[key('5')], "5", "", "processes", Command::Show(View::Processes)),
-    bind(&[key('6')], "6", "", "events and alerts", Command::Show(View::Events)),
+    bind(&[key('6')], "6", "", "map: pages, and what keeps them", Command::Show(View::Map)),
+    bind(&[key('7')], "7", "", "events and alerts", Command::Show(View::Events)),
     bind(&[(NONE, KeyCode::Esc)], "Esc", "", "close help, detail or filter", Command::Back),
     bind(&[(CONTROL, KeyCode::Char('z'))], "^Z", "", "suspend", Command::Suspend),
     bind(&[key('?'), (NONE, KeyCode::F(1))], "?", "help", "this page", Command::Help),

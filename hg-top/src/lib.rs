@@ -11,13 +11,15 @@
 //! | [`process`], [`symbol`] | what /proc tells about processes, threads and addresses |
 //! | [`collect`] | both sources over the watched processes, read into snapshots |
 //! | [`model`] | one moment of all watched processes, and the recent past |
-//! | [`event`], [`alert`] | rare events by name, and what deserves an operator's attention |
+//! | [`event`], [`alert`], [`remedy`] | rare events by name, what deserves an operator's attention, what to do about it |
+//! | [`advise`] | how large an arena should be, and what should back it |
 //! | [`export`], [`batch`] | JSON and text, printed |
-//! | [`app`], [`log`], [`keys`], [`filter`], [`view`] | the screens: state, input, rows, drawing |
+//! | [`app`], [`map`], [`log`], [`keys`], [`filter`], [`view`] | the screens: state, input, rows, drawing |
 //! | [`live`], [`picker`], [`term`], [`wake`] | the interactive loops and the terminal |
 //! | [`demo`] | a workload to look at |
 //! | [`unit`], [`escape`], [`say`] | how figures, foreign strings and messages are written |
 
+pub mod advise;
 pub mod alert;
 pub mod app;
 pub mod attach;
@@ -33,9 +35,11 @@ pub mod filter;
 pub mod keys;
 pub mod live;
 pub mod log;
+pub mod map;
 pub mod model;
 pub mod picker;
 pub mod process;
+pub mod remedy;
 pub mod run;
 pub mod say;
 pub mod source;

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use crossterm::event::{self as input, Event as Input};
 
+use crate::advise::Host;
 use crate::app::{Action, App};
 use crate::cli::Options;
 use crate::collect::Collector;
+use crate::collect::map::MapReader;
 use crate::exit::Failure;
 use crate::term::{Screen, Signals};
 use crate::{view, wake};
@@ -40,20 +42,30 @@ fn watch(
     let stdin = io::stdin();
     let mut next_sample = Instant::now();
     let mut events_after = Instant::now();
+    let mut maps = MapReader::start()?;
     loop {
         let now = Instant::now();
         if now >= next_sample {
             let (snapshot, events) = collector.sample();
+            app.host = Host::read(None);
             app.sample(snapshot, events, collector.take_warnings());
             // A sample that comes late does not make the next ones hurry.
             next_sample = (next_sample + interval).max(now + interval / 2);
             screen.draw(|frame| view::draw(frame, app))?;
         }
+        if let Some(request) = app.map_request() {
+            maps.ask(request);
+        }
+        app.map.stuck = maps.stuck();
         let until_sample = next_sample.saturating_duration_since(Instant::now());
         let listening = Instant::now() >= events_after;
         let timeout = if listening { until_sample } else { until_sample.min(EVENT_PAUSE) };
         let event_fd = if listening { collector.event_fd() } else { None };
-        let [key, event, signal] = wake::wait([Some(stdin.as_fd()), event_fd, Some(signals.fd())], timeout);
+        let fds = [Some(stdin.as_fd()), event_fd, Some(signals.fd()), Some(maps.fd())];
+        let [key, event, signal, map] = wake::wait(fds, timeout);
+        if map && let Some(answer) = maps.answer() {
+            app.map_answer(answer);
+        }
         if event {
             events_after = Instant::now() + EVENT_PAUSE;
             app.events(collector.events());
@@ -80,7 +92,7 @@ fn watch(
         if suspend {
             screen.suspend()?;
         }
-        if key || event || signal || suspend {
+        if key || event || signal || map || suspend {
             screen.draw(|frame| view::draw(frame, app))?;
         }
     }

@@ -35,6 +35,17 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// Bytes that are a whole number of their unit as such: `4 KiB`, `640 B`, `1.25 KiB`, `2 MiB`.
+pub fn whole_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        _ if bytes >= 1 << 30 && bytes.is_multiple_of(1 << 28) => format!("{} GiB", bytes as f64 / 1_073_741_824.0),
+        _ if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 18) => format!("{} MiB", bytes as f64 / 1_048_576.0),
+        _ if bytes < 1 << 20 && bytes.is_multiple_of(1 << 8) => format!("{} KiB", bytes as f64 / 1024.0),
+        _ => self::bytes(bytes),
+    }
+}
+
 /// A size that is exact in its unit, as the sizes of classes are: `80`, `1K`, `1.25K`, `256K`.
 pub fn class_size(bytes: u32) -> String {
     match bytes {
@@ -94,6 +105,12 @@ pub fn percent(part: u64, whole: u64) -> String {
     if share < 9.95 { format!("{share:.1}%") } else { format!("{share:.0}%") }
 }
 
+/// An errno in words: `Cannot allocate memory`.
+pub fn os_error(errno: u32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno as i32).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
 /// Seconds since 1970 as `HH:MM:SS` UTC.
 pub fn clock(unix_seconds: u64) -> String {
     format!("{:02}:{:02}:{:02}", unix_seconds / 3600 % 24, unix_seconds / 60 % 60, unix_seconds % 60)
@@ -138,9 +155,16 @@ mod tests {
 
     #[test]
     fn shares_and_sizes() {
+        assert_eq!(os_error(12), "Cannot allocate memory");
         assert_eq!(percent(1, 0), "-");
         assert_eq!(percent(42, 1000), "4.2%");
         assert_eq!(percent(999, 1000), "100%");
+        assert_eq!(whole_bytes(4096), "4 KiB");
+        assert_eq!(whole_bytes(1280), "1.25 KiB");
+        assert_eq!(whole_bytes(640), "640 B");
+        assert_eq!(whole_bytes(2 << 20), "2 MiB");
+        assert_eq!(whole_bytes(1 << 30), "1 GiB");
+        assert_eq!(whole_bytes((1 << 30) + 1), "1.00 GiB");
         assert_eq!(class_size(80), "80");
         assert_eq!(class_size(1280), "1.25K");
         assert_eq!(class_size(262_144), "256K");

@@ -17,7 +17,7 @@ fn look(target: &FakePage) -> Output {
 #[test]
 fn damaged_and_foreign_versions_are_5_with_the_reason() {
     for (how, reason) in [
-        ("newer", "has version 2, this hg-top reads version 1: use a newer hg-top"),
+        ("newer", "has version 3, this hg-top reads version 2: use a newer hg-top"),
         ("older", "has version 0"),
         ("no-magic", "is damaged: its first word is not \"hg.stats\""),
         ("blank", "is damaged: its first word is not"),

@@ -65,7 +65,14 @@ fn details_help_filter_and_freeze() {
     for (name, keys) in [
         ("classes_detail", "2↓↓\n"),
         ("locks_detail", "3↓\n"),
-        ("events_detail", "6↓\n"),
+        ("events_detail", "7↓\n"),
+        ("map_moved", "6↓l\n"),
+        ("map_sparse", "6nn"),
+        ("map_zoomed", "6ZZ"),
+        ("map_tiers", "6t"),
+        ("map_of_other", "6a"),
+        ("arena_to_map", "4↓\n"),
+        ("map_help", "6?"),
         ("help", "2?"),
         ("filter_typed", "2/size>=1k"),
         ("filter_kept", "3/refill\n"),
@@ -81,6 +88,24 @@ fn details_help_filter_and_freeze() {
         }
         compare(name, &screen(&mut app, 80, 24));
     }
+}
+
+#[test]
+fn an_arena_in_trouble() {
+    for (width, height) in [(80, 24), (160, 48)] {
+        for (view, name) in [(View::Arenas, "arenas"), (View::Events, "events")] {
+            let mut app = model::troubled(&[]);
+            app.view = view;
+            compare(&format!("trouble_{name}_{width}x{height}"), &screen(&mut app, width, height));
+        }
+    }
+}
+
+#[test]
+fn the_map_reads_without_colours_and_with_ascii_alone() {
+    let mut app = model::server(&["--ascii", "--no-color"]);
+    app.view = View::Map;
+    compare("map_ascii", &screen(&mut app, 80, 24));
 }
 
 #[test]

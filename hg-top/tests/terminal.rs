@@ -80,8 +80,8 @@ fn views_follow_keys_and_quitting_is_quick() {
     terminal.run(&format!("{} --pid {}", common::HG_TOP, target.pid()));
     assert!(terminal.shows("WHERE THE MEMORY IS", 10.0), "{}", terminal.screen());
     assert!(terminal.shows("fake_page", 1.0), "{}", terminal.screen());
-    for (key, text) in [("2", "OCCUPANCY"), ("3", "HOLD"), ("4", "WANTED→GOT"), ("5", "ROLE"), ("6", "WHAT IT MEANS")]
-    {
+    let views = ["OCCUPANCY", "HOLD", "WANTED→GOT", "ROLE", "MAP OF fake", "WHAT IT MEANS"];
+    for (key, text) in ["2", "3", "4", "5", "6", "7"].into_iter().zip(views) {
         terminal.keys(&[key]);
         assert!(terminal.shows(text, 2.0), "{key}: {}", terminal.screen());
     }

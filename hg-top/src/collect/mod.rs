@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+pub mod map;
 mod merge;
 mod tracer;
 

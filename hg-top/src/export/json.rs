@@ -352,7 +352,7 @@ fn alert(alert: &Alert) -> AlertEntry {
         last: seconds(alert.last),
         count: alert.count,
         evidence: alert.evidence.clone(),
-        next_step: alert.kind.next_step(),
+        next_step: alert.next_step,
         stack_id: alert.stack_id,
         stack: alert.stack.clone(),
     }

@@ -59,7 +59,7 @@ fn write(out: &mut String, latest: &Snapshot, timeline: &Timeline, events: &[Eve
     for alert in alerts.all() {
         let (kind, since) = (alert.kind.label(), time(alert.since));
         writeln!(out, "alert {kind} {} {} × since {since}: {}", alert.pid, alert.count, alert.evidence)?;
-        writeln!(out, "      next: {}", alert.kind.next_step())?;
+        writeln!(out, "      next: {}", alert.next_step)?;
     }
     Ok(())
 }

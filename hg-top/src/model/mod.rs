@@ -7,14 +7,18 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use hg_probes::maps::Lost;
-use hg_probes::words::{LockId, Reason, Tier, TierReason};
+use hg_probes::words::{Cause, LockId, Reason, Tier, TierReason};
 
+pub mod decision;
 pub mod histogram;
+pub mod map;
 pub mod reconcile;
 pub mod scope;
 pub mod timeline;
 
+pub use decision::{Decision, Policy};
 pub use histogram::Histogram;
+pub use map::Records;
 
 /// A reading of a target's clock that all sources share: `CLOCK_MONOTONIC`, ns.
 pub type MonotonicNs = u64;
@@ -148,6 +152,8 @@ pub struct Arena {
     pub name: String,
     /// The figures of its stats page; `None` if only eBPF knows the arena.
     pub figures: Option<Figures>,
+    /// What maintenance decided; `None` if no page tells.
+    pub policy: Option<Policy>,
     /// Its classes, by the size of their cells.
     pub classes: BTreeMap<u32, Class>,
     /// Its locks, by lock and reason. Those never taken are left out.
@@ -221,6 +227,40 @@ pub struct Figures {
     pub by_mm_cid: bool,
     /// When the arena was made.
     pub created_at: MonotonicNs,
+    /// What each tier backs, by [`Tier`] number.
+    pub tier_bytes: Vec<u64>,
+    /// Steps down from the tier wanted, by [`TierReason`] number.
+    pub tier_reasons: Vec<u64>,
+    /// On the way to the system.
+    pub limbo: u64,
+    /// Kept whatever the load.
+    pub floor: u64,
+    /// The most that may be committed.
+    pub ceiling: u64,
+    /// What spans and large objects took at the moment when that was most.
+    pub used_peak: u64,
+    /// The refusal that blocks growth; `None` while it is not blocked, and for a cause this version does not know.
+    pub blocked_cause: Option<Cause>,
+    /// Since when growth is blocked; 0 if it is not.
+    pub blocked_since: MonotonicNs,
+    /// Thread that maintains the arena, in the process's own namespace; 0 for none.
+    pub maintenance_tid: u32,
+    /// How long free memory is kept while somebody maintains the arena, ms.
+    pub decay_ms: u64,
+    /// Where the grid's records lie in the process.
+    pub records: Records,
+}
+
+impl Figures {
+    /// What spans and large objects take.
+    pub fn used(&self) -> u64 {
+        self.spans.saturating_add(self.large)
+    }
+
+    /// Refused growths for any cause.
+    pub fn refused(&self) -> u64 {
+        self.grows_refused.iter().copied().fold(0, u64::saturating_add)
+    }
 }
 
 /// Counters of a class's slow path.

@@ -44,6 +44,15 @@ impl Basis {
             Basis::Total => "since start",
         }
     }
+
+    /// The same where there is little room.
+    pub fn short_label(self) -> &'static str {
+        match self {
+            Basis::PerSecond => "/s",
+            Basis::SinceMark => "mark",
+            Basis::Total => "total",
+        }
+    }
 }
 
 /// Sums of one moment, for sparklines.

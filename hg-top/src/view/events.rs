@@ -90,7 +90,7 @@ fn draw_alert(pane: &mut Pane<'_>, y: u16, now: SystemTime, alert: &Alert) {
         Some(id) => format!("   stack {id}: {}", alert.stack.join(" ← ")),
         None => String::new(),
     };
-    let x = pane.line(3, y + 2, &[("next: ", theme::DIM), (alert.kind.next_step(), theme::PLAIN)]);
+    let x = pane.line(3, y + 2, &[("next: ", theme::DIM), (alert.next_step, theme::PLAIN)]);
     pane.put(x, y + 2, &crate::escape::cut(&stack, width.saturating_sub(x + 1).into()), theme::DIM);
 }
 

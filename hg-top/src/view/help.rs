@@ -36,6 +36,14 @@ fn about(view: View) -> &'static [&'static str] {
             &["SOURCES: page is the stats page, with totals since the start; eBPF are the probes, with events and \
              figures since hg-top came."]
         }
+        View::Map => &[
+            "One cell a page of the grid. The glyph tells how full it is; blue is 4K, cyan a better tier, underlined is \
+             pinned. t shows tiers as letters.",
+            "Amber: less than a tenth is used, so little keeps much. n goes there.",
+            "The detail counts cells by their state bytes, exact as of its age: live, cached (front and transfer caches), \
+             free (with their span).",
+            "! makes no sense: damaged, or it changed while it was read.",
+        ],
         View::Events => &["Alerts first, then the log of rare probes. ⏎ shows arguments and stack, innermost first."],
     }
 }

@@ -11,15 +11,19 @@ use ratatui::layout::Rect;
 
 use crate::app::{App, View};
 use crate::keys;
+use crate::model::timeline::Basis;
 use crate::model::{EbpfState, Snapshot};
 use crate::process;
 use crate::unit;
 
+mod arena;
 mod arenas;
 mod classes;
 mod events;
 mod help;
 pub mod locks;
+mod map;
+mod page;
 pub mod paint;
 mod processes;
 mod summary;
@@ -61,11 +65,16 @@ pub fn draw_into(buffer: &mut Buffer, area: Rect, app: &mut App, now: u64) {
         footer(&mut pane.part(0, height - 1, width, 1), app);
     }
     let mut body = pane.part(0, top, width, height.saturating_sub(top + bottom));
-    view(&mut body, app);
+    view(&mut body, app, now);
     if bottom > 1 {
         pane.rule(height - 3);
-        let part = if app.help.is_none() { app.tables[app.view as usize].part() } else { None };
-        if let Some(part) = part.filter(|_| app.view != View::Summary) {
+        let part = match app.view {
+            _ if app.help.is_some() => None,
+            View::Summary => None,
+            View::Map => app.map.part(),
+            view => app.tables[view as usize].part(),
+        };
+        if let Some(part) = part {
             pane.right(width.saturating_sub(2), height - 3, &format!(" {part} "), theme::DIM);
         }
     }
@@ -77,7 +86,7 @@ pub fn draw_into(buffer: &mut Buffer, area: Rect, app: &mut App, now: u64) {
     }
 }
 
-fn view(body: &mut Pane<'_>, app: &mut App) {
+fn view(body: &mut Pane<'_>, app: &mut App, now: u64) {
     if let Some(line) = app.help {
         return help::draw(body, app, line);
     }
@@ -91,6 +100,7 @@ fn view(body: &mut Pane<'_>, app: &mut App) {
         View::Locks => locks::draw(body, app),
         View::Arenas => arenas::draw(body, app),
         View::Processes => processes::draw(body, app),
+        View::Map => map::draw(body, app, now),
         View::Events => events::draw(body, app),
     }
 }
@@ -183,7 +193,8 @@ fn tabs(pane: &mut Pane<'_>, app: &App) {
     let mut x = 0;
     for (index, view) in View::ALL.into_iter().enumerate() {
         let current = app.view == view && app.help.is_none();
-        let name: String = view.name().chars().take(if current { usize::MAX } else { letters }).collect();
+        let name = if width < 100 { view.short_name() } else { view.name() };
+        let name: String = name.chars().take(if current { usize::MAX } else { letters }).collect();
         let style = if current { theme::SELECTED } else { theme::PLAIN };
         x = pane.put(x, 1, &format!(" {} ", format!("{} {name}", index + 1).trim_end()), style);
         if view == View::Events {
@@ -193,14 +204,12 @@ fn tabs(pane: &mut Pane<'_>, app: &App) {
             }
         }
     }
-    let basis = match app.timeline().mark_age() {
-        Some(age) if app.basis == crate::model::timeline::Basis::SinceMark => {
-            format!("since mark, {} ", unit::age(age))
-        }
-        _ => format!("{} ", app.basis.label()),
-    };
-    if x + 1 + basis.chars().count() as u16 <= width {
-        pane.right(width, 1, &basis, theme::DIM);
+    let mark = app.timeline().mark_age().filter(|_| app.basis == Basis::SinceMark);
+    let long = mark.map_or_else(|| app.basis.label().into(), |age| format!("since mark, {}", unit::age(age)));
+    let room = usize::from(width.saturating_sub(x + 1));
+    let fits = |basis: &&str| basis.chars().count() < room;
+    if let Some(basis) = [long.as_str(), app.basis.label(), app.basis.short_label()].iter().find(|basis| fits(basis)) {
+        pane.right(width, 1, &format!("{basis} "), theme::DIM);
     }
 }
 
@@ -248,10 +257,12 @@ fn footer(pane: &mut Pane<'_>, app: &App) {
     let mut x = 1;
     let always = "? help  q quit  ";
     let width = pane.width();
-    for binding in keys::BINDINGS.iter().filter(|binding| !binding.word.is_empty()) {
+    let here = |binding: &&keys::Binding| !binding.word.is_empty() && binding.command.belongs(app.view);
+    for binding in keys::BINDINGS.iter().filter(here) {
         let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
         let word = match binding.command {
             keys::Command::Freeze if app.is_frozen() => "go on",
+            keys::Command::Detail if app.view == View::Arenas => "map",
             _ => binding.word,
         };
         let needed = key.chars().count() + word.chars().count() + 3;

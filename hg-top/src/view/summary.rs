@@ -205,8 +205,8 @@ fn facts(pane: &mut Pane<'_>, app: &App, latest: &Snapshot, sum: &Sum) {
     let figures = || arenas().filter_map(|arena| arena.figures.as_ref());
     let total = |of: fn(&crate::model::Figures) -> u64| figures().map(of).fold(0, u64::saturating_add);
     if let Some(first) = figures().next() {
-        let got = super::arenas::tier(first);
-        let pin = super::arenas::pin(first);
+        let got = super::arena::tier(first);
+        let pin = super::arena::pin(first);
         let others = figures().count() - 1;
         let more = if others > 0 { format!("   +{others} arenas") } else { String::new() };
         pane.line(

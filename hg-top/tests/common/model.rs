@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hg_probes::words::{LockId, Reason, StallKind, Tier, TierReason};
+use hg_probes::words::{Cause, LockId, Reason, StallKind, Tier, TierReason, Verdict, Why};
 use hg_probes::{ProbeId, maps};
 use hg_top::app::App;
 use hg_top::cli::Cli;
 use hg_top::event::Event;
+use hg_top::model::map::{Cells, Detail, Holds, Large, Page, PageMap, Slices};
 use hg_top::model::{
-    Arena, Class, Counters, EbpfState, Figures, Histogram, HoldWait, Identity, KernelMemory, Lock, Process, Snapshot,
+    Arena, Class, Counters, Decision, EbpfState, Figures, Histogram, HoldWait, Identity, KernelMemory, Lock, Policy,
+    Process, Snapshot,
 };
 
 /// A second on the clock of the targets.
@@ -107,8 +109,21 @@ fn arena(sample: u64) -> Arena {
             fronts: (8, 12),
             by_mm_cid: true,
             created_at: NOW - 11_520 * SECOND,
+            tier_bytes: vec![0, 96 << 20, 0, spans, 24 << 20],
+            tier_reasons: vec![3, 0, 0, 0, 2, 19, 0, 0, 0, 4],
+            floor: 16 << 20,
+            ceiling: 4 << 30,
+            used_peak: spans + (140 << 20),
+            maintenance_tid: 4260,
+            decay_ms: 10_000,
+            pinned: 24 << 20,
+            pin_wanted: true,
+            pin_errno: 12,
+            limbo: 0,
+            blocked_cause: None,
             ..Figures::default()
         }),
+        policy: Some(policy()),
         classes,
         locks: BTreeMap::from([
             lock(LockId::class(64), Reason::Refill, 130_000, 8, 4_200_000, 210_000),
@@ -118,6 +133,86 @@ fn arena(sample: u64) -> Arena {
             lock(LockId::GRID, Reason::Large, 2_461, 10, 120_000, 1_200_000),
         ]),
         torn: 0,
+    }
+}
+
+fn policy() -> Policy {
+    let decision = |ago: u64, times, verdict, why, bytes| Decision {
+        at: NOW - ago * SECOND,
+        times,
+        verdict: Some(verdict),
+        why: Some(why),
+        bytes,
+        page: 17,
+        class: 4096,
+        cells: 1,
+        percent: (0, 0),
+    };
+    Policy {
+        ticks: 11_519,
+        last_tick_at: NOW - SECOND * 2 / 5,
+        written: 214,
+        decisions: vec![
+            decision(2, 3, Verdict::Keep, Why::PinnedByCells, 0),
+            decision(5, 1, Verdict::Shrink, Why::Idle, 4 << 20),
+            decision(9, 1, Verdict::Drain, Why::Idle, 640 << 10),
+            Decision { percent: (83, 80), ..decision(41, 1, Verdict::Grow, Why::Usage, 16 << 20) },
+            decision(300, 120, Verdict::Keep, Why::Young, 2 << 20),
+            decision(900, 4, Verdict::Keep, Why::AtFloor, 0),
+        ],
+    }
+}
+
+/// An arena's pages: fuller at the front, some that little keeps, some given back.
+pub(crate) fn page_map() -> PageMap {
+    let page = |index: u64| {
+        let slices = match index % 23 {
+            22 => Slices { dirty: 64, ..Slices::default() },
+            21 if index > 100 => Slices { fresh: 64, ..Slices::default() },
+            17..21 if index > 60 => Slices { released: 64, ..Slices::default() },
+            13 => Slices { span: 12, large: 20, dirty: 32, ..Slices::default() },
+            7 if index > 40 => Slices { span: 64, ..Slices::default() },
+            _ => Slices { span: 64, ..Slices::default() },
+        };
+        let full = 64 - index * 7 % 64 * index.min(160) / 160;
+        let used = match (index % 23, slices) {
+            (7, _) if index > 40 => 4096 * (index % 5 + 1),
+            (_, slices) => (slices.span * 32_768 * full / 64) + slices.large * 32_768,
+        };
+        let tier = if index % 11 == 3 { Tier::Base } else { Tier::Thp };
+        let tier = if index < 12 { Tier::Hugetlb } else { tier };
+        Page { slices, used, tier: Some(tier), pinned: index < 12, mixed: false, head: (index * 64) as u32 }
+    };
+    let mut pages: Vec<Page> = (0..300).map(page).collect();
+    pages[211] = Page { slices: Slices { busy: 64, ..Slices::default() }, ..pages[211] };
+    pages[299] = Page { slices: Slices { damaged: 2, fresh: 62, ..Slices::default() }, ..pages[299] };
+    PageMap {
+        read_at: NOW - SECOND * 2 / 5,
+        took: Duration::from_millis(3),
+        base: 0x7f12_3000_0000,
+        page_bytes: 2 << 20,
+        slice_bytes: 32 << 10,
+        pages,
+        left_out: 0,
+    }
+}
+
+/// What keeps page 53: one cell of 4 KiB, and what is cached.
+pub(crate) fn page_detail() -> Detail {
+    let mut strip = vec![Holds::Released; 64];
+    strip[..24].fill(Holds::Span(0));
+    strip[24] = Holds::Span(12);
+    strip[25..40].fill(Holds::Dirty);
+    strip[40..44].fill(Holds::Fresh);
+    let cells = |spans, live, cached, free| Cells { spans, live, cached, free, damaged: 0 };
+    Detail {
+        pages: 53..54,
+        read_at: NOW - SECOND / 5,
+        strip,
+        classes: BTreeMap::from([(64, cells(1, 0, 31, 481)), (4096, cells(1, 1, 0, 7)), (8192, cells(2, 0, 0, 64))]),
+        large: Vec::<Large>::new(),
+        large_count: 0,
+        unreadable: 0,
     }
 }
 
@@ -188,5 +283,32 @@ pub(crate) fn server(arguments: &[&str]) -> App {
         ),
     ]);
     app.now = time(12);
+    app.map.of = Some((4242, 1));
+    app.map.map = Some(Arc::new(page_map()));
+    app.map.detail = Some(page_detail());
+    app.map.cursor = 53;
+    app
+}
+
+/// The same where everything that can go wrong with an arena has.
+pub(crate) fn troubled(arguments: &[&str]) -> App {
+    let mut app = server(arguments);
+    let mut snapshot = app.timeline().latest().cloned().expect("a sample");
+    let arenas = snapshot.processes.values_mut().flat_map(|process| process.arenas.values_mut());
+    for figures in arenas.filter_map(|arena| arena.figures.as_mut()) {
+        figures.grow_blocked = true;
+        figures.blocked_cause = Some(Cause::Cgroup);
+        figures.blocked_since = NOW - 130 * SECOND;
+        figures.limbo = 2 << 20;
+        figures.maintenance_tid = 0;
+        figures.grows_refused = vec![0; 20];
+        figures.grows_refused[Cause::Cgroup as usize] = 214;
+        figures.grows_refused[Cause::Cap as usize] = 2;
+        figures.allocs_failed[Cause::Cap as usize] = 9;
+    }
+    for ago in [6, 0] {
+        let at = NOW - ago * SECOND;
+        app.sample(Arc::new(Snapshot { at, ..snapshot.clone() }), Vec::new(), Vec::new());
+    }
     app
 }

@@ -8,7 +8,7 @@
 use std::mem::offset_of;
 
 use hg_probes::page::{
-    ClassStats, GRID_LOCK, Header, LockStats, MAGIC, MAX_CLASSES, MAX_LOCKS, REASONS, StatsPage, VERSION,
+    ClassStats, GRID_LOCK, Header, LockStats, MAGIC, MAX_CLASSES, MAX_LOCKS, Policy, REASONS, StatsPage, VERSION,
 };
 
 use super::discover::Region;
@@ -57,7 +57,12 @@ pub enum PageError {
 #[derive(Clone, Copy)]
 pub struct Block<'a>(&'a [u8]);
 
-impl Block<'_> {
+impl<'a> Block<'a> {
+    /// What follows byte `offset` of `bytes`; nothing if that lies outside.
+    pub fn at(bytes: &'a [u8], offset: usize) -> Block<'a> {
+        Block(bytes.get(offset..).unwrap_or_default())
+    }
+
     /// The 32-bit word at `offset`.
     pub fn u32(self, offset: usize) -> u32 {
         self.array(offset).map_or(0, u32::from_ne_bytes)
@@ -91,6 +96,7 @@ pub struct PageCopy {
     header: State,
     classes: [State; MAX_CLASSES],
     locks: [[State; MAX_LOCKS]; REASONS],
+    policy: State,
 }
 
 /// A block of the page: where it lies, where its `seq` is, and where its state is kept.
@@ -105,6 +111,7 @@ enum Place {
     Header,
     Class(usize),
     Lock(usize, usize),
+    Policy,
 }
 
 impl PageCopy {
@@ -116,6 +123,7 @@ impl PageCopy {
             header: State::Blank,
             classes: [State::Blank; MAX_CLASSES],
             locks: [[State::Blank; MAX_LOCKS]; REASONS],
+            policy: State::Blank,
         };
         let whole = memory
             .read(region.start, &mut copy.bytes[..size_of::<Header>()])
@@ -173,6 +181,12 @@ impl PageCopy {
         })
     }
 
+    /// What maintenance decided: `None` if it never wrote, or the block is torn.
+    pub fn policy(&self) -> Option<Block<'_>> {
+        let start = offset_of!(StatsPage, policy);
+        (self.policy == State::Whole).then(|| Block(&self.bytes[start..start + size_of::<Policy>()]))
+    }
+
     /// Size of the cells of a class whose block is torn, read from the bytes of the last attempt; `None` if unset.
     pub fn size_hint(&self, class: usize) -> Option<u32> {
         let block = self.bytes.get(offset_of!(StatsPage, classes) + class * size_of::<ClassStats>()..)?;
@@ -184,7 +198,7 @@ impl PageCopy {
 
     /// Number of torn blocks.
     pub fn torn(&self) -> u32 {
-        let states = std::iter::once(&self.header).chain(&self.classes).chain(self.locks.iter().flatten());
+        let states = [&self.header, &self.policy].into_iter().chain(&self.classes).chain(self.locks.iter().flatten());
         states.filter(|state| **state == State::Torn).count() as u32
     }
 
@@ -235,7 +249,14 @@ impl PageCopy {
                 (slot.offset / page..=(slot.offset + slot.len - 1) / page).any(|page| pages.get(page) == Some(&true))
             })
         };
-        std::iter::once(header)
+        let policy = Slot {
+            offset: offset_of!(StatsPage, policy),
+            len: size_of::<Policy>(),
+            seq: offset_of!(Policy, seq),
+            place: Place::Policy,
+        };
+        [header, policy]
+            .into_iter()
             .chain((0..classes).map(class))
             .chain(
                 (0..REASONS).flat_map(|reason| (0..classes).chain([GRID_LOCK]).map(move |index| lock(reason, index))),
@@ -278,6 +299,7 @@ impl PageCopy {
             Place::Header => &mut self.header,
             Place::Class(index) => &mut self.classes[index],
             Place::Lock(reason, index) => &mut self.locks[reason][index],
+            Place::Policy => &mut self.policy,
         }
     }
 }

@@ -3,31 +3,37 @@
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-use hg_probes::page::{BUCKETS, ClassStats, Header, Histogram as Raw, LockStats, feature, front_entries, kind};
-use hg_probes::words::{LockId, Reason, Tier, TierReason};
+use hg_probes::page::{
+    BUCKETS, CAUSES, CORRUPTION_KINDS, ClassStats, DECISIONS, Decision as RawDecision, Header, Histogram as Raw,
+    LockStats, Policy as RawPolicy, TIER_REASONS, TIERS, feature, front_entries, kind,
+};
+use hg_probes::words::{Cause, LockId, Reason, Tier, TierReason, Verdict, Why};
 
 use super::copy::{Block, PageCopy};
+use super::discover::Region;
+use super::map;
 use super::memory::{Memory, Piece};
 use crate::escape;
-use crate::model::{Arena, Class, Counters, Figures, Histogram, HoldWait, Lock};
+use crate::model::{Arena, Class, Counters, Decision, Figures, Histogram, HoldWait, Lock, Policy, Records};
 
 /// Front caches of one arena that are read: twice the CPUs of the largest machines.
 const MAX_FRONTS: u32 = 8192;
 
 /// Number of an arena in its process, and what its page says. Torn blocks keep what `last` knew of them.
-pub fn arena(copy: &PageCopy, memory: Memory, last: Option<&BTreeMap<u32, Arena>>) -> (u32, Arena) {
+pub fn arena(copy: &PageCopy, region: Region, memory: Memory, last: Option<&BTreeMap<u32, Arena>>) -> (u32, Arena) {
     let header = copy.header_block();
     let number = header.u32(offset_of!(Header, arena));
     let last = last.and_then(|arenas| arenas.get(&number));
     let figures = match (copy.header_torn(), last) {
         (true, last) => last.and_then(|last| last.figures.clone()),
-        (false, _) => Some(figures(header)),
+        (false, _) => Some(Figures { records: records(copy, region), ..figures(header) }),
     };
+    let policy = copy.policy().map(policy).or_else(|| last.and_then(|last| last.policy.clone()));
     let fronts = front_cells(copy, memory);
     let classes = copy.classes().filter_map(|(index, block)| class(index, block, copy, &fronts, last)).collect();
     let locks = copy.locks().filter_map(|(reason, index, block)| lock(reason, index, block, copy, last)).collect();
     let name = name(header).unwrap_or_else(|| format!("arena {number}"));
-    (number, Arena { name, figures, classes, locks, torn: copy.torn() })
+    (number, Arena { name, figures, policy, classes, locks, torn: copy.torn() })
 }
 
 fn name(header: Block<'_>) -> Option<String> {
@@ -67,9 +73,9 @@ fn figures(header: Block<'_>) -> Figures {
         grow_blocked: half(offset_of!(Header, grow_blocked)) != 0,
         grows: word(offset_of!(Header, grows)),
         shrinks: word(offset_of!(Header, shrinks)),
-        grows_refused: list(offset_of!(Header, grows_refused), hg_probes::page::CAUSES),
-        allocs_failed: list(offset_of!(Header, allocs_failed), hg_probes::page::CAUSES),
-        corruptions: list(offset_of!(Header, corruptions), hg_probes::page::CORRUPTION_KINDS),
+        grows_refused: list(offset_of!(Header, grows_refused), CAUSES),
+        allocs_failed: list(offset_of!(Header, allocs_failed), CAUSES),
+        corruptions: list(offset_of!(Header, corruptions), CORRUPTION_KINDS),
         cells_deferred: word(offset_of!(Header, cells_deferred)),
         page_bytes: word(offset_of!(Header, page_bytes)),
         slice_bytes: word(offset_of!(Header, slice_bytes)),
@@ -77,6 +83,69 @@ fn figures(header: Block<'_>) -> Figures {
         fronts: (header.u32(offset_of!(Header, fronts_rseq)), header.u32(offset_of!(Header, fronts_count))),
         by_mm_cid: features & feature::MM_CID != 0,
         created_at: word(offset_of!(Header, created_ns)),
+        tier_bytes: list(offset_of!(Header, tier_bytes), TIERS),
+        tier_reasons: list(offset_of!(Header, tier_reasons), TIER_REASONS),
+        limbo: word(offset_of!(Header, limbo_bytes)),
+        floor: word(offset_of!(Header, floor_bytes)),
+        ceiling: word(offset_of!(Header, ceiling_bytes)),
+        used_peak: word(offset_of!(Header, used_peak_bytes)),
+        blocked_cause: Cause::from_u64(half(offset_of!(Header, blocked_cause)))
+            .filter(|_| half(offset_of!(Header, grow_blocked)) != 0),
+        blocked_since: word(offset_of!(Header, blocked_since_ns)),
+        maintenance_tid: header.u32(offset_of!(Header, maintenance_tid)),
+        decay_ms: word(offset_of!(Header, decay_ms)),
+        records: Records::default(),
+    }
+}
+
+/// Where the grid's records lie.
+fn records(copy: &PageCopy, region: Region) -> Records {
+    let header = copy.header_block();
+    let word = |offset| header.u64(offset);
+    let classes = copy.classes().filter_map(|(index, block)| {
+        let offset = block?.u32(offset_of!(ClassStats, front_offset));
+        Some((offset, copy.size_hint(index)?))
+    });
+    Records {
+        base: word(offset_of!(Header, base_address)),
+        runs: word(offset_of!(Header, runs_address)),
+        spans: word(offset_of!(Header, spans_address)),
+        descriptors: word(offset_of!(Header, descriptors_address)),
+        tiers: word(offset_of!(Header, tiers_address)),
+        states: word(offset_of!(Header, states_address)),
+        top: word(offset_of!(Header, top_slices)),
+        top_at: region.start.saturating_add(offset_of!(Header, top_slices) as u64),
+        arrays: map::arrays(word(offset_of!(Header, fronts_address)), classes),
+    }
+}
+
+fn policy(block: Block<'_>) -> Policy {
+    let written = block.u64(offset_of!(RawPolicy, written));
+    let newest_first = (0..written.min(DECISIONS as u64)).map(|back| (written - 1 - back) as usize % DECISIONS);
+    Policy {
+        ticks: block.u64(offset_of!(RawPolicy, ticks)),
+        last_tick_at: block.u64(offset_of!(RawPolicy, last_tick_ns)),
+        written,
+        decisions: newest_first
+            .map(|index| decision(block, offset_of!(RawPolicy, decisions) + index * size_of::<RawDecision>()))
+            .collect(),
+    }
+}
+
+fn decision(block: Block<'_>, start: usize) -> Decision {
+    let word = |offset| block.u64(start + offset);
+    let half = |offset| block.u32(start + offset);
+    let percent = word(offset_of!(RawDecision, percent));
+    Decision {
+        at: word(offset_of!(RawDecision, at_ns)),
+        times: word(offset_of!(RawDecision, times)),
+        verdict: Verdict::from_u64(half(offset_of!(RawDecision, verdict)).into()),
+        why: Why::from_u64(half(offset_of!(RawDecision, why)).into()),
+        bytes: word(offset_of!(RawDecision, bytes)),
+        page: half(offset_of!(RawDecision, page)),
+        class: half(offset_of!(RawDecision, class)),
+        cells: word(offset_of!(RawDecision, cells)),
+        percent: ((percent >> 32) as u32, percent as u32),
     }
 }
 

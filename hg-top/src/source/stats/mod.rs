@@ -7,6 +7,7 @@
 //! | [`memory`] | reading another process's memory |
 //! | [`copy`] | a copy of a page in which every block is whole |
 //! | [`decode`] | from the copy to the model |
+//! | [`map`], [`keeps`] | the pages of an arena's grid, and what keeps one of them |
 //!
 //! The target is hostile: every length, count and address is checked before use, every string is escaped.
 
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 pub mod copy;
 pub mod decode;
 pub mod discover;
+pub mod keeps;
+pub mod map;
 pub mod memory;
 
 use copy::{PageCopy, PageError, denied_or_gone};
@@ -84,7 +87,7 @@ impl StatsSource {
         for region in &self.regions {
             match PageCopy::take(self.pid, *region) {
                 Ok(copy) => {
-                    let (number, arena) = decode::arena(&copy, Memory::of(self.pid), last);
+                    let (number, arena) = decode::arena(&copy, *region, Memory::of(self.pid), last);
                     arenas.entry(number).or_insert(arena);
                 }
                 Err(error) => failure = Some(error),

@@ -6,15 +6,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use hg_probes::ProbeId;
-use hg_probes::maps::Lost;
-use hg_probes::words::{Cause, CorruptionKind, StallKind};
-
 use crate::event::Event;
-use crate::model::scope::same_process;
-use crate::model::{Process, Snapshot};
-use crate::process::{Thread, host_tid};
-use crate::unit;
+use crate::model::{MonotonicNs, Snapshot};
+
+mod events;
+mod kind;
+mod page;
+
+pub use kind::Kind;
+pub use page::lost_causes;
 
 /// How long after its last occurrence an alert is still news.
 const FRESH: Duration = Duration::from_secs(60);
@@ -24,54 +24,6 @@ const JUST_BEGUN: Duration = Duration::from_secs(5);
 
 /// Kinds and subjects kept; a target that makes up more of them gains nothing.
 const MAX_ALERTS: usize = 256;
-
-/// What kind of thing happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A bad call was refused.
-    Corruption,
-    /// A caller got NULL.
-    AllocFailed,
-    /// A lock was held or waited for longer than the threshold.
-    LockStall,
-    /// An arena cannot grow.
-    GrowBlocked,
-    /// Probe hits were lost: traced figures are too low.
-    ProbesDropped,
-    /// Parts of a stats page could not be copied whole.
-    StatsTorn,
-}
-
-impl Kind {
-    /// Its name on screen and in JSON.
-    pub fn label(self) -> &'static str {
-        match self {
-            Kind::Corruption => "corruption",
-            Kind::AllocFailed => "alloc-failed",
-            Kind::LockStall => "lock-stall",
-            Kind::GrowBlocked => "grow-blocked",
-            Kind::ProbesDropped => "probes-dropped",
-            Kind::StatsTorn => "stats-torn",
-        }
-    }
-
-    /// Whether the target itself is in trouble, rather than our view of it.
-    pub fn severe(self) -> bool {
-        !matches!(self, Kind::ProbesDropped | Kind::StatsTorn)
-    }
-
-    /// What to do about it.
-    pub fn next_step(self) -> &'static str {
-        match self {
-            Kind::Corruption => "find the caller by its stack; its call was refused",
-            Kind::AllocFailed => "raise the limit named, or find what grows in view 2",
-            Kind::LockStall => "look at the holder: a stopped one stalls all others",
-            Kind::GrowBlocked => "raise the limit named: allocations fail next",
-            Kind::ProbesDropped => "trust the stats page: what eBPF counts is too low",
-            Kind::StatsTorn => "none: older figures are shown until a copy is whole",
-        }
-    }
-}
 
 /// One alert.
 #[derive(Clone, Debug)]
@@ -90,6 +42,8 @@ pub struct Alert {
     pub count: u64,
     /// What was seen last, as a sentence.
     pub evidence: String,
+    /// What to do about it.
+    pub next_step: &'static str,
     /// Stack of the last occurrence, innermost first.
     pub stack: Vec<String>,
     /// Its id in the kernel's stack map.
@@ -107,6 +61,8 @@ impl Alert {
 #[derive(Clone, Debug, Default)]
 pub struct Alerts {
     by_subject: BTreeMap<(Kind, u32, String), Alert>,
+    /// Since when memory of an arena is on its way to the system, by pid and number of the arena.
+    limbo: BTreeMap<(u32, u32), MonotonicNs>,
 }
 
 /// One sighting, before it is merged with earlier ones.
@@ -116,7 +72,29 @@ struct Sighting {
     subject: String,
     count: u64,
     evidence: String,
+    next_step: &'static str,
     time: SystemTime,
+    /// Of a state that lasts: it counts once while it does. When it was looked at before.
+    lasting: Option<SystemTime>,
+}
+
+impl Sighting {
+    fn new(kind: Kind, pid: u32, subject: impl Into<String>, evidence: String, time: SystemTime) -> Sighting {
+        let next_step = kind.next_step();
+        Sighting { kind, pid, subject: subject.into(), count: 1, evidence, next_step, time, lasting: None }
+    }
+
+    fn times(self, count: u64) -> Sighting {
+        Sighting { count, ..self }
+    }
+
+    fn remedy(self, next_step: &'static str) -> Sighting {
+        Sighting { next_step, ..self }
+    }
+
+    fn lasting(self, before: SystemTime) -> Sighting {
+        Sighting { lasting: Some(before), ..self }
+    }
 }
 
 impl Alerts {
@@ -148,20 +126,7 @@ impl Alerts {
 
     /// Takes note of an event.
     pub fn event(&mut self, event: &Event) {
-        let (kind, subject, evidence) = match event.probe.id {
-            ProbeId::LockStall => {
-                let subject = format!("{} {}", event.shown("lock"), event.shown("reason"));
-                (Kind::LockStall, subject, stall_evidence(event))
-            }
-            ProbeId::Corruption => {
-                let evidence = format!("{} by thread {}", event.meaning(), thread(event.pid, event.tid));
-                (Kind::Corruption, event.shown("kind"), evidence)
-            }
-            ProbeId::AllocFailed => (Kind::AllocFailed, event.shown("cause"), event.meaning()),
-            ProbeId::GrowBlocked if event.raw("on") != 0 => (Kind::GrowBlocked, String::new(), event.meaning()),
-            _ => return,
-        };
-        let sighting = Sighting { kind, pid: event.pid, subject, count: 1, evidence, time: event.time };
+        let Some(sighting) = events::sighting(event) else { return };
         if let Some(alert) = self.note(sighting) {
             (alert.stack, alert.stack_id) = (event.stack.clone(), event.stack_id);
         }
@@ -169,71 +134,13 @@ impl Alerts {
 
     /// Compares a snapshot with the one before it.
     pub fn snapshot(&mut self, now: &Snapshot, before: Option<&Snapshot>) {
-        let lost = now.lost_events();
-        let more = lost.saturating_sub(before.map_or(0, Snapshot::lost_events));
-        if more > 0 {
-            let evidence = format!("{} probe hits lost: {}", unit::count(lost), lost_causes(now));
-            self.note(Sighting::new(Kind::ProbesDropped, 0, String::new(), more, evidence, now.time));
-        }
-        for process in now.processes.values().filter(|process| process.exited.is_none()) {
-            self.process(process, before, now.time);
-        }
-    }
-
-    fn process(&mut self, process: &Process, before: Option<&Snapshot>, time: SystemTime) {
-        let pid = process.identity.pid;
-        let before = before.and_then(|before| same_process(before, process));
-        for (number, arena) in &process.arenas {
-            let before = before.and_then(|process| process.arenas.get(number));
-            if arena.torn > 0 {
-                let evidence = format!("{} blocks of arena {} changed at each attempt", arena.torn, arena.name);
-                self.note(Sighting::new(Kind::StatsTorn, pid, arena.name.clone(), 1, evidence, time));
-            }
-            let Some(figures) = &arena.figures else { continue };
-            if figures.grow_blocked {
-                let evidence = format!(
-                    "arena {} cannot grow beyond {} of {}",
-                    arena.name,
-                    unit::bytes(figures.committed),
-                    unit::bytes(figures.reserved)
-                );
-                self.note(Sighting::new(Kind::GrowBlocked, pid, String::new(), 1, evidence, time));
-            }
-            let earlier = before.and_then(|arena| arena.figures.as_ref());
-            // Traced processes report these by events; before the first snapshot nobody did.
-            if !process.traced || earlier.is_none() {
-                let when = if earlier.is_none() { "before hg-top looked" } else { "by the stats page" };
-                for (number, more) in risen(&figures.corruptions, earlier.map(|figures| &figures.corruptions)) {
-                    let kind = CorruptionKind::from_u64(number).map_or("unknown kind", CorruptionKind::label);
-                    let evidence = format!("refused: {more} × {kind}, {when}");
-                    self.note(Sighting::new(Kind::Corruption, pid, kind.into(), more, evidence, time));
-                }
-                for (number, more) in risen(&figures.allocs_failed, earlier.map(|figures| &figures.allocs_failed)) {
-                    let cause = Cause::from_u64(number).map_or("unknown cause", Cause::label);
-                    let evidence = format!("{more} allocations failed: {cause}, {when}");
-                    self.note(Sighting::new(Kind::AllocFailed, pid, cause.into(), more, evidence, time));
-                }
-            }
-            let Some(before) = before.filter(|_| !process.traced) else { continue };
-            for ((lock, reason), now) in &arena.locks {
-                let stalls =
-                    |lock: &crate::model::Lock| lock.total.as_ref().map_or(0, |t| t.hold.stalls + t.wait.stalls);
-                let more = stalls(now).saturating_sub(before.locks.get(&(*lock, *reason)).map_or(0, stalls));
-                let Some(total) = now.total.as_ref().filter(|_| more > 0) else { continue };
-                let evidence = format!(
-                    "{lock} stalled {more} × for {}, by the stats page; longest hold {} by tid {}",
-                    reason.label(),
-                    unit::ns(total.hold.max_ns),
-                    total.hold.max_tid
-                );
-                let subject = format!("{lock} {}", reason.label());
-                self.note(Sighting::new(Kind::LockStall, pid, subject, more, evidence, time));
-            }
+        for sighting in page::sightings(now, before, &mut self.limbo) {
+            self.note(sighting);
         }
     }
 
     fn note(&mut self, sighting: Sighting) -> Option<&mut Alert> {
-        let Sighting { kind, pid, subject, count, evidence, time } = sighting;
+        let Sighting { kind, pid, subject, count, evidence, next_step, time, lasting } = sighting;
         let key = (kind, pid, subject.clone());
         if self.by_subject.len() >= MAX_ALERTS && !self.by_subject.contains_key(&key) {
             return None;
@@ -246,73 +153,25 @@ impl Alerts {
             last: time,
             count: 0,
             evidence: String::new(),
+            next_step,
             stack: Vec::new(),
             stack_id: None,
         });
+        let goes_on = alert.count > 0 && lasting.is_some_and(|before| alert.last >= before);
         alert.last = alert.last.max(time);
-        alert.count = alert.count.saturating_add(count);
-        alert.evidence = evidence;
+        alert.count = if goes_on { alert.count } else { alert.count.saturating_add(count) };
+        (alert.evidence, alert.next_step) = (evidence, next_step);
         Some(alert)
     }
-}
-
-impl Sighting {
-    fn new(kind: Kind, pid: u32, subject: String, count: u64, evidence: String, time: SystemTime) -> Sighting {
-        Sighting { kind, pid, subject, count, evidence, time }
-    }
-}
-
-fn thread(pid: u32, tid: u32) -> String {
-    let thread = Thread::look(pid, tid);
-    match thread.comm.is_empty() {
-        true => format!("{tid} ({})", thread.state),
-        false => format!("{tid} \"{}\" ({})", thread.comm, thread.state),
-    }
-}
-
-fn stall_evidence(event: &Event) -> String {
-    let (lock, reason, ns) = (event.shown("lock"), event.shown("reason"), event.shown("ns"));
-    // Locks know their holders by the ids of the process's own namespace. The holder itself tells of a long hold.
-    let holder = || match event.raw("holder_tid") as u32 {
-        0 => None,
-        tid => Some(thread(event.pid, host_tid(event.pid, tid))),
-    };
-    match StallKind::from_u64(event.raw("hold_or_wait")) {
-        Some(StallKind::Wait) => {
-            let held = holder().map_or_else(String::new, |holder| format!("; held by tid {holder}"));
-            format!("{lock} waited for {ns} ({reason}) by tid {}{held}", event.tid)
-        }
-        _ => format!("{lock} held {ns} ({reason}) by tid {}", thread(event.pid, event.tid)),
-    }
-}
-
-/// Which entries of a list of counters rose, and by how much.
-fn risen<'a>(now: &'a [u64], before: Option<&'a Vec<u64>>) -> impl Iterator<Item = (u64, u64)> + 'a {
-    now.iter().enumerate().filter_map(move |(index, now)| {
-        let more = now.saturating_sub(before.and_then(|before| before.get(index)).copied().unwrap_or(0));
-        (more > 0).then_some((index as u64, more))
-    })
-}
-
-/// Why hits were lost: `ring full 12, map full 3`.
-pub fn lost_causes(snapshot: &Snapshot) -> String {
-    const CAUSES: [(Lost, &str); Lost::COUNT as usize] = [
-        (Lost::RingFull, "ring full"),
-        (Lost::MapFull, "map full"),
-        (Lost::KeysSpent, "too many keys of one process"),
-        (Lost::FilterFull, "too many processes"),
-        (Lost::Recursion, "recursion"),
-    ];
-    let causes = CAUSES.iter().map(|(cause, name)| (name, snapshot.lost[*cause as usize]));
-    causes.filter(|(_, lost)| *lost > 0).map(|(name, lost)| format!("{name} {lost}")).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Arena, EbpfState, Figures, Histogram, HoldWait, Identity, Lock};
-    use hg_probes::maps;
-    use hg_probes::words::{LockId, Reason};
+    use crate::model::{Arena, EbpfState, Figures, Histogram, HoldWait, Identity, Lock, Process};
+    use hg_probes::ProbeId;
+    use hg_probes::maps::{self, Lost};
+    use hg_probes::words::{Cause, LockId, Reason, StallKind, Tier, TierReason};
     use std::time::UNIX_EPOCH;
 
     fn at(second: u64) -> SystemTime {
@@ -409,6 +268,63 @@ mod tests {
         alerts.snapshot(&first, None);
         alerts.snapshot(&second, Some(&first));
         assert_eq!(kinds(&alerts), [(Kind::GrowBlocked, 1), (Kind::Corruption, 1)]);
+    }
+
+    #[test]
+    fn states_that_last_are_one_alert_with_their_cause_and_what_to_do() {
+        let stuck = |arena: &mut Arena| {
+            if let Some(figures) = &mut arena.figures {
+                figures.grow_blocked = true;
+                figures.blocked_cause = Some(Cause::Cgroup);
+                figures.pin_wanted = true;
+                figures.pin_errno = libc::EPERM as u32;
+                figures.tier = Some(Tier::Base);
+                figures.tier_wanted = Some(Tier::Hugetlb);
+                figures.tier_reason = Some(TierReason::PoolEmpty);
+                figures.limbo = 2 << 20;
+            }
+        };
+        let mut alerts = Alerts::default();
+        let mut before: Option<Snapshot> = None;
+        for second in 1..=8 {
+            let now = Snapshot { at: second * 1_000_000_000, ..snapshot(second, true, stuck) };
+            alerts.snapshot(&now, before.as_ref());
+            before = Some(now);
+        }
+        let all = alerts.all();
+        let of = |kind| *all.iter().find(|alert| alert.kind == kind).unwrap();
+        assert_eq!(all.iter().map(|alert| alert.count).collect::<Vec<_>>(), [1, 1, 1, 1], "each is one episode");
+        let blocked = of(Kind::GrowBlocked);
+        assert!(blocked.evidence.ends_with("cannot grow beyond 0 B of 0 B: cgroup limit"), "{}", blocked.evidence);
+        assert!(blocked.next_step.contains("memory.max"));
+        assert!(of(Kind::Unpinned).next_step.contains("ulimit -l unlimited"));
+        let fallback = of(Kind::TierFallback);
+        assert!(fallback.evidence.ends_with("4K instead of hugetlb: hugetlb pool empty") && !fallback.kind.severe());
+        assert!(fallback.next_step.contains("vm.nr_hugepages"));
+        assert_eq!((of(Kind::Limbo).since, of(Kind::Limbo).last), (at(7), at(8)), "5 s are no limbo, more are");
+        // A second episode counts.
+        let well = Snapshot { at: 9_000_000_000, ..snapshot(9, true, |_| {}) };
+        alerts.snapshot(&well, before.as_ref());
+        let again = Snapshot { at: 10_000_000_000, ..snapshot(10, true, stuck) };
+        alerts.snapshot(&again, Some(&well));
+        let count = |kind| alerts.all().iter().find(|alert| alert.kind == kind).map(|alert| alert.count);
+        assert_eq!((count(Kind::GrowBlocked), count(Kind::Limbo)), (Some(2), Some(1)));
+    }
+
+    #[test]
+    fn what_was_decided_is_no_fallback() {
+        for reason in [TierReason::Obtained, TierReason::NotAsked, TierReason::SysfsNever, TierReason::Sparse] {
+            let mut alerts = Alerts::default();
+            let decided = |arena: &mut Arena| {
+                if let Some(figures) = &mut arena.figures {
+                    figures.tier = Some(Tier::Base);
+                    figures.tier_wanted = Some(Tier::Thp);
+                    figures.tier_reason = Some(reason);
+                }
+            };
+            alerts.snapshot(&snapshot(1, true, decided), None);
+            assert!(alerts.is_empty(), "{reason:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,54 @@
+//! Alerts from events: within a second, with thread and stack.
+
+use hg_probes::ProbeId;
+use hg_probes::words::{Cause, StallKind};
+
+use super::{Kind, Sighting};
+use crate::event::Event;
+use crate::process::{Thread, host_tid};
+use crate::remedy;
+
+/// What an event says, if it is one to alert of.
+pub(super) fn sighting(event: &Event) -> Option<Sighting> {
+    let new = |kind, subject: String, evidence| Sighting::new(kind, event.pid, subject, evidence, event.time);
+    Some(match event.probe.id {
+        ProbeId::LockStall => {
+            let subject = format!("{} {}", event.shown("lock"), event.shown("reason"));
+            new(Kind::LockStall, subject, stall_evidence(event))
+        }
+        ProbeId::Corruption => {
+            let evidence = format!("{} by thread {}", event.meaning(), thread(event.pid, event.tid));
+            new(Kind::Corruption, event.shown("kind"), evidence)
+        }
+        ProbeId::AllocFailed => new(Kind::AllocFailed, event.shown("cause"), event.meaning()),
+        ProbeId::GrowBlocked if event.raw("on") != 0 => {
+            let remedy = remedy::of_cause(Cause::from_u64(event.raw("cause")));
+            new(Kind::GrowBlocked, String::new(), event.meaning()).remedy(remedy)
+        }
+        _ => return None,
+    })
+}
+
+fn thread(pid: u32, tid: u32) -> String {
+    let thread = Thread::look(pid, tid);
+    match thread.comm.is_empty() {
+        true => format!("{tid} ({})", thread.state),
+        false => format!("{tid} \"{}\" ({})", thread.comm, thread.state),
+    }
+}
+
+fn stall_evidence(event: &Event) -> String {
+    let (lock, reason, ns) = (event.shown("lock"), event.shown("reason"), event.shown("ns"));
+    // Locks know their holders by the ids of the process's own namespace. The holder itself tells of a long hold.
+    let holder = || match event.raw("holder_tid") as u32 {
+        0 => None,
+        tid => Some(thread(event.pid, host_tid(event.pid, tid))),
+    };
+    match StallKind::from_u64(event.raw("hold_or_wait")) {
+        Some(StallKind::Wait) => {
+            let held = holder().map_or_else(String::new, |holder| format!("; held by tid {holder}"));
+            format!("{lock} waited for {ns} ({reason}) by tid {}{held}", event.tid)
+        }
+        _ => format!("{lock} held {ns} ({reason}) by tid {}", thread(event.pid, event.tid)),
+    }
+}
