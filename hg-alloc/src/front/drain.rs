@@ -109,8 +109,9 @@ impl Fronts {
     fn open_again(&self, block: usize, taken: bool) {
         let stopped = (0..COUNT).filter(|class| self.is_stopped(block, *class)).count();
         if taken && stopped == COUNT {
-            self.touched.fetch_sub(self.block_head(block).touched.load(Relaxed) as usize, Relaxed);
+            let touched = self.block_head(block).touched.load(Relaxed);
             if memory::give_back(self.block_address(block), super::BLOCK).is_ok() {
+                self.touched.fetch_sub(touched as usize, Relaxed);
                 return;
             }
         } else if taken && stopped > 0 {
@@ -184,9 +185,11 @@ impl Fronts {
             && self.block_head(slot.block).in_use.load(Relaxed) != 0
             && (0..COUNT).all(|class| self.head(slot.block, class).is_empty())
         {
-            self.touched.fetch_sub(self.block_head(slot.block).touched.load(Relaxed) as usize, Relaxed);
+            let touched = self.block_head(slot.block).touched.load(Relaxed);
             // A refusal costs memory only.
-            let _ = memory::give_back(self.block_address(slot.block), super::BLOCK);
+            if memory::give_back(self.block_address(slot.block), super::BLOCK).is_ok() {
+                self.touched.fetch_sub(touched as usize, Relaxed);
+            }
         }
     }
 
