@@ -11,7 +11,13 @@
 //! | [`worker`] | what one thread does: the patterns local, pipeline and swap |
 //! | [`block`], [`stamp`] | a stamped block and its pattern |
 //! | [`faults`], [`stall`] | bad frees and lock stalls, on purpose |
+//! | [`maintain`] | steps of maintenance from the host's own loop |
 //! | [`counters`], [`rss`] | what the allocator and the kernel count |
+//! | [`hoard`], [`mix`] | very many blocks with a table of their own; the sizes of a spike |
+//! | [`spike`] | growth to gibibytes and back, again and again: does memory return? |
+//! | [`growth`] | how long locks are held while the arena grows |
+//! | [`load`] | growth, rest and release by script, to be watched |
+//! | [`turnover`] | owners come and go: is every span reclaimed, how fast? |
 //! | [`demo`](mod@demo) | a good-looking workload for hg-top |
 //! | [`report`] | the outcome, as text and JSON |
 //!
@@ -22,12 +28,19 @@ pub mod config;
 pub mod counters;
 pub mod demo;
 pub mod faults;
+pub mod growth;
+pub mod hoard;
+pub mod load;
+pub mod maintain;
+pub mod mix;
 pub mod report;
 pub mod rng;
 pub mod rss;
 pub mod run;
+pub mod spike;
 pub mod stall;
 pub mod stamp;
+pub mod turnover;
 pub mod worker;
 
 pub use demo::demo;
