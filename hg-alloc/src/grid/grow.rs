@@ -11,6 +11,7 @@ use super::back::{Plan, STATES_STEP};
 use super::runs::Pool;
 use super::{GRANULE, Grid, Need, SharedGrid, tables};
 use crate::backing::pages::Backing;
+use crate::backing::release;
 use crate::backing::room::Ask;
 use crate::lock::Guard;
 use crate::size_class::SLICE;
@@ -234,12 +235,16 @@ impl Grid {
     }
 
     /// Joins committed memory that nobody touched with the memory around it that was given back, to which it is equal: of
-    /// pieces that earlier growths left, runs become that serve larger requests.
+    /// pieces that earlier growths left, runs become that serve larger requests. What lies on a huge page with somebody
+    /// else is there, touched or not, and stays.
     fn gather_fresh(&mut self) {
         for _ in 0..GATHER_RUNS {
             let Some((head, length)) = self.bins.longest(&self.tables, Pool::Fresh) else { break };
+            let Some((first, taken)) = release::releasable(&self.tables, head, length, false) else { break };
             self.bins.remove(&self.tables, Pool::Fresh, head);
-            self.bins.insert(&self.tables, Pool::Released, head, length);
+            self.put_back(Pool::Fresh, head, first - head);
+            self.put_back(Pool::Fresh, first + taken, head + length - first - taken);
+            self.bins.insert(&self.tables, Pool::Released, first, taken);
         }
     }
 
