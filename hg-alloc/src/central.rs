@@ -7,7 +7,8 @@
 //! All of it is under the class lock; spans come from and go to the grid under the grid lock taken inside it.
 
 use crate::cell::{CACHED, CENTRAL, Entry};
-use crate::grid::tables::{self, Kind, NONE, Span, Tables};
+use crate::grid::states::Blocks;
+use crate::grid::tables::{Kind, NONE, Span, Tables};
 use crate::grid::{Need, SharedGrid};
 use crate::size_class::{CLASSES, Class, SLICE_SHIFT};
 use core::sync::atomic::Ordering::*;
@@ -23,8 +24,8 @@ pub(crate) struct Central {
     partial: u32,
     /// The span with never-used cells.
     carving: u32,
-    /// First free block of states: those of spans that went back to the grid.
-    free_states: u32,
+    /// Memory for the spans' states.
+    blocks: Blocks,
     /// Spans of the class.
     pub(crate) spans: u32,
     /// Their free cells: recycled, or never used.
@@ -48,7 +49,7 @@ impl Central {
             array: 0,
             partial: NONE,
             carving: NONE,
-            free_states: NONE,
+            blocks: Blocks::new(),
             spans: 0,
             free_cells: 0,
         }
@@ -57,6 +58,7 @@ impl Central {
     /// Tells the pool its class, where the tables are, and where the class's front cache is.
     pub(crate) fn start(&mut self, tables: Tables, class: usize, array: usize) {
         self.tables = tables;
+        self.blocks.start(tables, class);
         self.array = array;
         self.class = class;
     }
@@ -177,14 +179,11 @@ impl Central {
     pub(crate) fn attach_span(&mut self, grid: &SharedGrid) -> Result<(), Empty> {
         let shape = self.shape();
         let mut grid = grid.lock.lock(Reason::Span).ok_or(Empty::Reentered)?;
-        let states = match self.pop_states() {
-            Some(states) => states,
-            None => grid.take_states(tables::states_bytes(shape.cells)).map_err(Empty::Grid)?,
-        };
+        let states = self.blocks.take(&mut grid).map_err(Empty::Grid)?;
         let head = match grid.take_span(shape.slices) {
             Ok(head) => head,
             Err(need) => {
-                self.push_states(states);
+                self.blocks.give(states, &mut grid);
                 return Err(Empty::Grid(need));
             }
         };
@@ -211,14 +210,14 @@ impl Central {
             self.carving = NONE;
         }
         let states = self.span(head).states;
-        self.tables.forget_span(head, shape.slices);
-        grid.return_span(head, shape.slices);
-        drop(grid);
         for word in 0..shape.cells.div_ceil(64) {
-            // SAFETY: S3, the block of states belongs to the class lock; no span uses it any more.
+            // SAFETY: S3, the bitmap belongs to the class lock; all cells of the span are free.
             unsafe { *self.tables.bitmap_word(states, word) = 0 };
         }
-        self.push_states(states);
+        self.tables.forget_span(head, shape.slices);
+        grid.return_span(head, shape.slices);
+        self.blocks.give(states, &mut grid);
+        drop(grid);
         self.spans -= 1;
         self.free_cells -= u64::from(shape.cells);
     }
@@ -272,19 +271,5 @@ impl Central {
         } else {
             self.span(previous).next = next;
         }
-    }
-
-    fn pop_states(&mut self) -> Option<u32> {
-        let states = self.free_states;
-        if states == NONE {
-            return None;
-        }
-        self.free_states = tables::block_link(&self.tables, states).swap(0, Relaxed);
-        Some(states)
-    }
-
-    fn push_states(&mut self, states: u32) {
-        tables::block_link(&self.tables, states).store(self.free_states, Relaxed);
-        self.free_states = states;
     }
 }

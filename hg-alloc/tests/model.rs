@@ -160,6 +160,7 @@ fn sums_agree(live: usize) {
         + header.free_dirty_bytes.load(Relaxed)
         + header.free_clean_bytes.load(Relaxed);
     assert_eq!(header.committed_bytes.load(Relaxed), parts, "committed is spans, large objects and free runs");
+    assert_eq!(header.limbo_bytes.load(Relaxed), 0);
     assert_eq!(header.corruptions.iter().map(|count| count.load(Relaxed)).sum::<u64>(), 0);
 }
 

@@ -270,8 +270,12 @@ impl Fronts {
         if first.in_use.swap(1, Relaxed) == 0 {
             self.touch(block, memory::BASE_PAGE as u32);
         }
-        let cap = if head.floor.load(Relaxed) == 0 { small_cap(class) } else { zone(class) + initial_cap(class) };
-        head.cap.store(cap, Relaxed);
+        if head.floor.load(Relaxed) == 0 {
+            return head.cap.store(small_cap(class), Relaxed);
+        }
+        // Stopped by a drain that could not take it.
+        first.zone_cells_bytes.fetch_add(initial_bytes(class), Relaxed);
+        head.cap.store(zone(class) + initial_cap(class), Relaxed);
     }
 
     /// Doubles the capacity of an array in its zone, within `budget` bytes of cells for the block. Under the class's lock.

@@ -115,7 +115,7 @@ impl Grid {
     /// Publishes what the second phase brought.
     pub(super) fn adopt(&mut self, plan: &Plan, outcome: &Outcome) {
         match *plan {
-            Plan::States { from } => self.states_committed = from + STATES_STEP,
+            Plan::States { from } => self.chunks.committed = from + STATES_STEP,
             Plan::Slices { from, to } => {
                 self.top = to;
                 self.adopt_run(from, to - from, &outcome[0]);

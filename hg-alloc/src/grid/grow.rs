@@ -230,7 +230,7 @@ impl Grid {
                 [Pool::Dirty, Pool::Fresh].iter().any(|pool| self.bins.find(&self.tables, *pool, count).is_some())
             }
             Need::More(_) => false,
-            Need::States => self.states_used + tables::STATES_MARGIN + STATES_STEP / 2 < self.states_committed,
+            Need::States => self.chunks.has_room(),
         }
     }
 
@@ -313,7 +313,7 @@ impl Grid {
     /// What to do for a need, with room for so many slices.
     pub(super) fn plan(&self, need: Need, room: u32) -> Result<Plan, Cause> {
         if need == Need::States {
-            return Ok(Plan::States { from: self.states_committed });
+            return Ok(Plan::States { from: self.chunks.committed });
         }
         let missing = self.missing(need);
         let left = self.tables.cap - self.top;

@@ -13,6 +13,7 @@ mod blocked;
 pub(crate) mod grow;
 pub(crate) mod runs;
 pub(crate) mod shrink;
+pub(crate) mod states;
 pub(crate) mod tables;
 pub(crate) mod walk;
 
@@ -27,6 +28,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hg_probes::page::{GRID_LOCK, StatsPage};
 use hg_probes::words::{Cause, LockId, Reason, Tier};
 use runs::{Bins, Pool};
+use states::Chunks;
 use tables::{Kind, Tables};
 
 /// Memory is committed in granules of so many slices (16 MiB).
@@ -63,15 +65,17 @@ pub(crate) struct Grid {
     top: u32,
     /// Slices that stay committed whatever the load.
     floor: u32,
-    /// Bytes of cell states handed out, and accessible.
-    states_used: usize,
-    states_committed: usize,
+    /// Chunks of cell states that no class has.
+    chunks: Chunks,
     /// The fewest free slices, dirty or fresh, since the last epoch of maintenance.
     low_water: u32,
     /// Thread that makes system calls to grow, 0 for none.
     growing: u32,
-    /// Number of runs that somebody is giving back.
+    /// Number of batches of runs that somebody is giving back.
     releasing: u32,
+    /// Slices in them that are in no pool meanwhile: of memory, and of memory given back before whose records go.
+    limbo: u32,
+    limbo_released: u32,
     /// Slices of spans and of large objects.
     span_slices: u32,
     large_slices: u32,
@@ -113,11 +117,12 @@ impl SharedGrid {
                 bins: Bins::new(),
                 top: 0,
                 floor: 0,
-                states_used: 0,
-                states_committed: 0,
+                chunks: Chunks::new(),
                 low_water: 0,
                 growing: 0,
                 releasing: 0,
+                limbo: 0,
+                limbo_released: 0,
                 span_slices: 0,
                 large_slices: 0,
                 large_count: 0,
@@ -275,18 +280,6 @@ impl Grid {
         self.publish();
     }
 
-    /// Room for the states of a span's cells, zeroed, in units of 64 bytes from the start of the states.
-    pub(crate) fn take_states(&mut self, bytes: usize) -> Result<u32, Need> {
-        let bytes = bytes.next_multiple_of(64);
-        // A racing bad free may read past a block by the most cells a span can have: never to the end of the memory.
-        if self.states_used + bytes + tables::STATES_MARGIN > self.states_committed {
-            return Err(Need::States);
-        }
-        let block = self.states_used / 64;
-        self.states_used += bytes;
-        Ok(block as u32)
-    }
-
     /// Marks a run as a large object.
     pub(crate) fn open_large(&mut self, head: u32, slices: u32) {
         self.tables.set_run(head, Kind::Large, slices);
@@ -349,7 +342,7 @@ impl Grid {
 
     /// Bytes committed: all accessible memory less what was given back.
     pub(crate) fn committed_bytes(&self) -> u64 {
-        u64::from(self.top - self.bins.slices(Pool::Released)) * SLICE as u64
+        u64::from(self.top - self.bins.slices(Pool::Released) - self.limbo_released) * SLICE as u64
     }
 
     /// Committed slices that nobody has.
@@ -369,6 +362,7 @@ impl Grid {
             if committed > header.committed_peak_bytes.load(Relaxed) {
                 header.committed_peak_bytes.store(committed, Relaxed);
             }
+            header.limbo_bytes.store(bytes(self.limbo + self.limbo_released), Relaxed);
             header.free_dirty_bytes.store(bytes(self.bins.slices(Pool::Dirty)), Relaxed);
             header.free_clean_bytes.store(bytes(self.bins.slices(Pool::Fresh)), Relaxed);
             header.span_bytes.store(bytes(self.span_slices), Relaxed);
@@ -378,7 +372,7 @@ impl Grid {
             header.large_frees.store(self.large_frees, Relaxed);
             let records = self.top as usize * tables::SLICE_BYTES;
             let fronts = self.fronts.map_or(0, Fronts::bytes);
-            let tables = self.states_used + records + fronts + size_of::<StatsPage>();
+            let tables = self.chunks.bytes() + records + fronts + size_of::<StatsPage>();
             header.metadata_bytes.store(tables as u64, Relaxed);
             header.top_slices.store(u64::from(self.top), Relaxed);
             let used = bytes(self.span_slices + self.large_slices);

@@ -56,14 +56,17 @@ impl SharedGrid {
             let Some((head, length)) = grid.candidate(keep, left, splits) else { break };
             grid.tables.set_run(head, Kind::Busy, length);
             grid.releasing += 1;
+            grid.limbo += length;
+            grid.publish();
             let tables = grid.tables;
             drop(grid);
 
             let gone = release::give_back(&tables, head, length);
             tables.give_back_records(head, length);
 
-            let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
+            let mut grid = self.lock.lock_again(Reason::Shrink);
             grid.releasing = grid.releasing.saturating_sub(1);
+            grid.limbo = grid.limbo.saturating_sub(length);
             grid.put_back(Pool::Released, head, gone);
             grid.put_back(Pool::Dirty, head + gone, length - gone);
             let header = grid.page.map(|page| &page.header);
@@ -82,6 +85,7 @@ impl SharedGrid {
             let left = most.saturating_sub((given / SLICE as u64) as u32);
             given += self.release_fresh(left, to_floor, &mut last_bytes);
             self.give_back_records();
+            self.give_back_chunks();
         }
         if given > 0 {
             let arena = self.lock.arena();
@@ -140,15 +144,20 @@ impl SharedGrid {
             tables.set_run(head, Kind::Busy, length);
             *run = (head, length);
         }
+        let length = runs.iter().map(|(_, length)| length).sum::<u32>();
         grid.releasing += 1;
+        grid.limbo_released += length;
+        grid.publish();
         drop(grid);
 
         let taken = runs.iter().filter(|(_, length)| *length > 0);
         taken.clone().for_each(|(head, length)| tables.give_back_records(*head, *length));
 
-        let Some(mut grid) = self.lock.lock(Reason::Shrink) else { return };
+        let mut grid = self.lock.lock_again(Reason::Shrink);
         grid.releasing = grid.releasing.saturating_sub(1);
+        grid.limbo_released = grid.limbo_released.saturating_sub(length);
         taken.for_each(|(head, length)| grid.bins.insert(&tables, Pool::Released, *head, *length));
+        grid.publish();
     }
 
     fn count_shrink(&self) {
@@ -163,7 +172,7 @@ impl SharedGrid {
 impl Grid {
     /// Slices that may be given back before the floor is reached.
     fn above_floor(&self, to_floor: bool) -> u32 {
-        let committed = self.top - self.bins.slices(Pool::Released);
+        let committed = self.top - self.bins.slices(Pool::Released) - self.limbo_released;
         if to_floor { committed.saturating_sub(self.floor) } else { committed }
     }
 

@@ -5,19 +5,21 @@
 //! runs          16 bytes a slice   what the grid knows of it; under the grid lock
 //! spans         28 bytes a slice   what its class knows of it; under the class lock
 //! tiers         1 byte a page      what backs it, for readers; atomic
+//! chunks        32 bytes a chunk   which blocks of 16 KiB of states are used
 //! states        bitmap and state bytes of spans, in blocks of 64 bytes
 //! user memory   slices
 //! ```
-//! One reservation holds all six, user memory last and apart from the rest by a guard of inaccessible pages, so that
+//! One reservation holds all seven, user memory last and apart from the rest by a guard of inaccessible pages, so that
 //! nothing an overrun of a user block can reach is ever followed (S4).
 //!
 //! A [`Run`] that is not the head (or, for free runs, the tail) of a run has kind None.
 
 use super::runs::Pool;
+use super::states::CHUNK;
 use crate::size_class::{CLASSES, SLICE, SLICE_SHIFT};
 use crate::sys::{Errno, memory, pages};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use hg_probes::grid::{DescriptorRecord, RunRecord, SpanRecord};
 pub(crate) use hg_probes::words::RunKind as Kind;
 
@@ -73,6 +75,16 @@ pub(crate) struct Span {
     pub(crate) hint: u32,
 }
 
+/// What is known of a chunk of states. Owned by the lock of the class that has it, else by the grid lock.
+#[repr(C)]
+pub(crate) struct Chunk {
+    /// Blocks in use, a bit each.
+    pub(crate) used: u128,
+    /// Links of the class's list of chunks with a free block, or of the grid's list of free ones.
+    pub(crate) next: u32,
+    pub(crate) previous: u32,
+}
+
 /// Readers of the stats page know the records by these shapes.
 const _: () = {
     assert!(size_of::<Descriptor>() == size_of::<DescriptorRecord>());
@@ -102,6 +114,7 @@ pub(crate) struct Tables {
     pub(crate) spans: usize,
     /// A byte of `hg_probes::grid::tier_byte` for each page.
     pub(crate) tiers: usize,
+    chunks: usize,
     pub(crate) states: usize,
     states_reserved: usize,
     /// First address of user memory.
@@ -112,7 +125,17 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) const fn new() -> Self {
-        Tables { descriptors: 0, runs: 0, spans: 0, tiers: 0, states: 0, states_reserved: 0, base: 0, cap: 0 }
+        Tables {
+            descriptors: 0,
+            runs: 0,
+            spans: 0,
+            tiers: 0,
+            chunks: 0,
+            states: 0,
+            states_reserved: 0,
+            base: 0,
+            cap: 0,
+        }
     }
 
     /// Reserves address space for a cap of `cap_bytes` and its tables.
@@ -123,19 +146,22 @@ impl Tables {
         let runs = part((cap + 1) * size_of::<Run>());
         let spans = part(cap * size_of::<Span>());
         let tiers = part(cap / PAGE_SLICES + 1);
-        // A byte of state and a bit of bitmap for each 16 bytes, and what rounding adds.
-        let states = part(cap * (SLICE / 16 * 5 / 4));
-        let start = memory::reserve(descriptors + runs + spans + tiers + states + GUARD + (cap << SLICE_SHIFT))?;
+        // A byte of state and a bit of bitmap for each 16 bytes, and what rounding adds: a third at most.
+        let states = part(cap * (SLICE / 16 * 3 / 2));
+        let chunks = part(states / CHUNK * size_of::<Chunk>());
+        let start =
+            memory::reserve(descriptors + runs + spans + tiers + chunks + states + GUARD + (cap << SLICE_SHIFT))?;
         // Tables are touched here and there: a huge page for each touch would be a waste. Kernels without them refuse.
-        let _ = pages::avoid_huge(start, descriptors + runs + spans + tiers + states);
+        let _ = pages::avoid_huge(start, descriptors + runs + spans + tiers + chunks + states);
         Ok(Tables {
             descriptors: start,
             runs: start + descriptors,
             spans: start + descriptors + runs,
             tiers: start + descriptors + runs + spans,
-            states: start + descriptors + runs + spans + tiers,
+            chunks: start + descriptors + runs + spans + tiers,
+            states: start + descriptors + runs + spans + tiers + chunks,
             states_reserved: states - GUARD,
-            base: start + descriptors + runs + spans + tiers + states + GUARD,
+            base: start + descriptors + runs + spans + tiers + chunks + states + GUARD,
             cap: cap as u32,
         })
     }
@@ -177,7 +203,15 @@ impl Tables {
         if from + bytes > self.states_reserved {
             return Err(Errno(libc::ENOMEM));
         }
+        let record = |bytes: usize| self.chunks + bytes / CHUNK * size_of::<Chunk>();
+        let start = record(from) / memory::BASE_PAGE * memory::BASE_PAGE;
+        memory::commit(start, record(from + bytes).next_multiple_of(memory::BASE_PAGE) - start)?;
         memory::commit(self.states + from, bytes)
+    }
+
+    /// The record of a chunk of accessible states.
+    pub(super) fn chunk(&self, number: u32) -> *mut Chunk {
+        (self.chunks + number as usize * size_of::<Chunk>()) as *mut Chunk
     }
 
     /// First address of a slice.
@@ -294,10 +328,4 @@ pub(crate) const fn bitmap_bytes(cells: u32) -> usize {
 /// Bytes of a span's block of states: bitmap, one byte per cell, and one for the unused rest of the span.
 pub(crate) const fn states_bytes(cells: u32) -> usize {
     bitmap_bytes(cells) + (cells as usize + 1).next_multiple_of(64)
-}
-
-/// A link that the next free block of states holds in its first word.
-pub(crate) fn block_link(tables: &Tables, states: u32) -> &AtomicU32 {
-    // SAFETY: S4, a free block of states belongs to its class's list, under the class lock.
-    unsafe { &*(tables.bitmap_word(states, 0) as *const AtomicU32) }
 }
