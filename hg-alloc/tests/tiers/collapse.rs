@@ -68,6 +68,31 @@ fn dense_pages_become_huge_ones_where_only_the_sum_is_told() {
 }
 
 #[test]
+fn maintenance_collapses_what_a_huge_page_was_lost_from() {
+    let name = "collapse::maintenance_collapses_what_a_huge_page_was_lost_from";
+    let variables = [("HG_TIER", "auto"), ("HG_THREAD", "1"), ("HG_DECAY_MS", "1000")];
+    if stage::in_child(name, &variables, &[stage::User::Same, stage::User::Nobody]) {
+        return;
+    }
+    let block = filled(12 * MIB, 1);
+    if tier().0 != Some(Tier::Thp) || !kernel::tells_huge_pages() {
+        return println!("skipped: no huge page, or a kernel before 6.7");
+    }
+    let first = super::first_page(block);
+    // SAFETY: the range lies in a live block; the kernel forgets its contents.
+    let split = unsafe { libc::madvise((first + PAGE / 2) as *mut libc::c_void, 4096, libc::MADV_DONTNEED) };
+    assert_eq!(split, 0);
+    assert_eq!(kernel::smaps(first, first + PAGE).huge_kib, 0);
+    let begin = std::time::Instant::now();
+    while page_tier(first) != Some(Tier::Collapsed) && begin.elapsed() < std::time::Duration::from_secs(10) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(page_tier(first), Some(Tier::Collapsed));
+    assert_eq!(kernel::smaps(first, first + PAGE).huge_kib, 2048);
+    assert_eq!(tier_bytes(Tier::Collapsed), PAGE);
+}
+
+#[test]
 fn sparse_pages_are_never_collapsed() {
     let name = "collapse::sparse_pages_are_never_collapsed";
     if stage::in_child(name, &[("HG_TIER", "collapse")], &[stage::User::Same]) {

@@ -1,5 +1,6 @@
 //! The hugetlb pool: pages from it, and an empty one at every moment that matters.
 
+use super::seccomp;
 use super::{MIB, PAGE, filled, first_page, holds, kernel, page, page_tier, raw, stage, steps, tier, tier_bytes};
 use hg_probes::words::{Cause, Tier, TierReason};
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,6 +53,19 @@ fn an_empty_pool_is_a_step_down() {
     assert!(steps(TierReason::PoolEmpty) >= 1);
     assert_eq!(page().header.grow_blocked.load(Relaxed), 0);
     assert_eq!(page().header.grows_refused[Cause::Cap as usize].load(Relaxed), 0);
+    assert!(holds(block, 12 * MIB, 1));
+}
+
+#[test]
+fn pages_that_cannot_be_moved_go_back_to_the_pool() {
+    let name = "hugetlb::pages_that_cannot_be_moved_go_back_to_the_pool";
+    if with_pool(name, 16, &[stage::User::Same]) {
+        return;
+    }
+    seccomp::fail(libc::SYS_mremap, libc::ENOMEM);
+    let block = filled(12 * MIB, 1);
+    assert_ne!(page_tier(first_page(block)), Some(Tier::Hugetlb));
+    assert_eq!((tier().1, kernel::pool_free()), (Some(TierReason::NotOffered), 16));
     assert!(holds(block, 12 * MIB, 1));
 }
 

@@ -12,6 +12,7 @@ pub(crate) struct Range {
     pub(crate) huge_kib: usize,
     pub(crate) hugetlb_kib: usize,
     pub(crate) locked_kib: usize,
+    pub(crate) private_kib: usize,
     pub(crate) flags: String,
 }
 
@@ -37,6 +38,7 @@ pub(crate) fn smaps(start: usize, end: usize) -> Range {
                 "Rss:" => range.resident_kib += kib,
                 "AnonHugePages:" => range.huge_kib += kib,
                 "Private_Hugetlb:" | "Shared_Hugetlb:" => range.hugetlb_kib += kib,
+                "Private_Dirty:" => range.private_kib += kib,
                 "Locked:" => range.locked_kib += kib,
                 "VmFlags:" => range.flags += line,
                 _ => {}

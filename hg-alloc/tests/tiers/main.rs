@@ -9,6 +9,9 @@ mod fork;
 mod hugetlb;
 mod kernel;
 mod pin;
+#[allow(dead_code)]
+#[path = "../common/seccomp.rs"]
+mod seccomp;
 mod settings;
 mod stage;
 
