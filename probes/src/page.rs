@@ -191,7 +191,7 @@ pub struct Header {
     pub large_frees: AtomicU64,
     /// Bytes of tables committed: descriptors, cell states, front and transfer caches.
     pub metadata_bytes: AtomicU64,
-    /// Bytes locked into RAM.
+    /// Bytes locked into RAM, no more than the kernel counts.
     pub pinned_bytes: AtomicU64,
     /// Whether pinning was asked for.
     pub pin_wanted: AtomicU32,
@@ -227,7 +227,8 @@ pub struct Header {
     pub blocked_since_ns: AtomicU64,
     /// How long free memory is kept while somebody maintains the arena, ms.
     pub decay_ms: AtomicU64,
-    /// Bytes that each tier backs, by [`Tier`](crate::words::Tier), verified at the growth that brought them.
+    /// Bytes of the grid's pages below the top by [`Tier`](crate::words::Tier): what the growth that brought a page got, verified,
+    /// and what the page is seen to be once it was used.
     pub tier_bytes: [AtomicU64; TIERS],
     /// Steps down from the tier wanted, by [`TierReason`](crate::words::TierReason).
     pub tier_reasons: [AtomicU64; TIER_REASONS],
