@@ -14,6 +14,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -300,6 +301,97 @@ fn strict_overcommit_is_told_from_the_kernels_enomem() {
     for file in [strict, Some(info)].into_iter().flatten() {
         fs::remove_file(file).expect("removed");
     }
+}
+
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+
+/// Tests that want the pool in a certain state run one after the other.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn pool(file: &str) -> Option<u64> {
+    fs::read_to_string(format!("{POOL}{file}")).ok()?.trim().parse().ok()
+}
+
+#[test]
+fn an_empty_pool_is_told_of_by_node() {
+    const NAME: &str = "an_empty_pool_is_told_of_by_node";
+    let _turn = TURN.lock();
+    if let Some(text) = in_child(NAME, &[("HG_TIER", "hugetlb")]) {
+        let lines: Vec<_> =
+            text.lines().filter(|line| line.starts_with("hg: not enough in the hugetlb pool")).collect();
+        let by_node = Path::new("/sys/devices/system/node/node0/hugepages").exists();
+        if !text.contains("skipped: ") {
+            assert!(lines.len() == 1 && (!by_node || lines[0].contains("node 0: 0")), "{text}");
+        }
+        return;
+    }
+    if pool("free_hugepages") != Some(0) {
+        return skip("there is a hugetlb pool, and something in it");
+    }
+    for _ in 0..3 {
+        assert!(!raw::malloc(40 * MIB).is_null(), "memory of another tier");
+    }
+    assert!(refused(Cause::HugetlbPool) > 0);
+    assert_unblocked();
+}
+
+/// A hugetlb pool, for a while.
+struct Pool;
+
+impl Pool {
+    fn of(pages: u64) -> Option<Pool> {
+        (is_root() && pool("nr_hugepages") == Some(0)).then_some(())?;
+        fs::write(format!("{POOL}nr_hugepages"), pages.to_string()).ok()?;
+        let filled = Pool;
+        (pool("free_hugepages") == Some(pages)).then_some(filled)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        fs::write(format!("{POOL}nr_hugepages"), "0").expect("the pool goes again");
+    }
+}
+
+#[test]
+fn what_the_pool_has_is_not_the_hosts_to_refuse() {
+    const NAME: &str = "what_the_pool_has_is_not_the_hosts_to_refuse";
+    let _turn = TURN.lock();
+    if !is_child(NAME) {
+        let Some(_pool) = Pool::of(32) else { return skip("needs root, and no hugetlb pool but its own") };
+        in_child(NAME, &[("HG_TIER", "hugetlb")]);
+        return;
+    }
+    // The least that cell states take, above the floor of 256 MiB; not a granule.
+    let Some(file) = show("/proc/meminfo", &meminfo(2048, 262)) else { return skip("needs the right to mount") };
+    let block = raw::malloc(20 * MIB);
+    assert!(!block.is_null(), "refusals: {:?}", page().header.grows_refused);
+    touch(block, 20 * MIB);
+    // Beyond the pool it is plain memory again, and the host's.
+    assert!(raw::malloc(64 * MIB).is_null());
+    assert_blocked(Cause::HostFloor);
+    fs::remove_file(file).expect("removed");
+}
+
+#[test]
+fn an_episode_ends_by_maintenance_alone() {
+    const NAME: &str = "an_episode_ends_by_maintenance_alone";
+    if in_child(NAME, &[("HG_THREAD", "1"), ("HG_DECAY_MS", "400")]).is_some() {
+        return;
+    }
+    raw::free(raw::malloc(1));
+    limit(libc::RLIMIT_DATA, status("VmData") + 40 * MIB);
+    let blocks = fill(MIB, 200, true);
+    assert_blocked(Cause::AddressSpace);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(is_blocked(), "it lasts as long as the limit");
+    limit(libc::RLIMIT_DATA, usize::MAX);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while is_blocked() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_unblocked();
+    blocks.into_iter().for_each(raw::free);
 }
 
 #[test]

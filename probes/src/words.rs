@@ -113,7 +113,7 @@ words! {
         Cgroup = 15, "cgroup limit";
         /// Refused: the host would be left with too little free memory.
         HostFloor = 16, "host floor";
-        /// Refused: RLIMIT_AS.
+        /// Refused: RLIMIT_AS or RLIMIT_DATA.
         AddressSpace = 17, "address-space limit";
         /// Refused: vm.max_map_count.
         MapCount = 18, "map count limit";

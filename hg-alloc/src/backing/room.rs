@@ -7,7 +7,7 @@
 //! * the host floor: MemAvailable may not fall below a twentieth of MemTotal, at least 256 MiB, but on hosts that
 //!   have less than 1 GiB at most a quarter of it. LXCFS shows a container as a host, so it has a floor too.
 //!
-//! Both count memory once it is touched. What an arena committed and nobody touched yet is promised, so it is taken off
+//! Pages of the hugetlb pool are neither's. Both count memory once it is touched. What an arena committed and nobody touched yet is promised, so it is taken off
 //! first: committed bytes less the anonymous memory that the process has. The others (strict overcommit, RLIMIT_DATA,
 //! `vm.max_map_count`, RLIMIT_MEMLOCK) the kernel refuses at once and exactly; they are asked for to [`explain`](Room::explain)
 //! its errno, which is ENOMEM for all of them.
@@ -48,6 +48,8 @@ pub(crate) struct Ask {
     pub(crate) want: u64,
     /// Bytes of anonymous memory that are committed already.
     pub(crate) committed: u64,
+    /// Whether it comes from the hugetlb pool, if that has as much.
+    pub(crate) pool: bool,
 }
 
 /// What is known of the limits of this process.
@@ -86,6 +88,10 @@ impl Room {
 
     /// How many of the bytes wanted there is room for, at least those needed; or the limit in the way.
     pub(crate) fn look(&self, ask: Ask) -> Result<u64, Cause> {
+        if ask.pool && limits::pool_bytes(Root::SYSTEM) >= ask.want {
+            // The host gave that memory away already.
+            return Ok(ask.want);
+        }
         let tightest = self.tightest(Root::SYSTEM, ask);
         let (room, cause) = tightest.unwrap_or((u64::MAX, Cause::Kernel));
         if room < ask.need {
@@ -196,7 +202,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn ask(mib: u64) -> Ask {
-        Ask { need: mib * MIB, want: mib * MIB, committed: 0 }
+        Ask { need: mib * MIB, want: mib * MIB, committed: 0, pool: false }
     }
 
     #[test]
@@ -244,13 +250,13 @@ mod tests {
     fn credit_is_spent_once_and_lapses() {
         let room = Room::new();
         assert!(!room.spend(1, 0));
-        let granted = room.look(Ask { need: 1, want: 2, committed: 0 });
+        let granted = room.look(Ask { need: 1, want: 2, committed: 0, pool: false });
         assert_eq!(granted, Ok(2));
         let now = clock::now_ns();
         let credit = room.credit.load(Relaxed);
         assert!(credit > 0 && room.spend(credit, now));
         assert!(!room.spend(1, now));
-        room.look(Ask { need: 1, want: 2, committed: 0 }).expect("room for two bytes");
+        room.look(Ask { need: 1, want: 2, committed: 0, pool: false }).expect("room for two bytes");
         assert!(!room.spend(1, clock::now_ns() + CREDIT_NS));
     }
 

@@ -14,8 +14,9 @@ use crate::backing::pages::{Backing, publish_backed};
 use crate::backing::room;
 use crate::size_class::SLICE;
 use crate::stats;
-use crate::sys::{Errno, memory};
-use hg_probes::words::Tier;
+use crate::sys::{Errno, env, limits, memory};
+use core::sync::atomic::Ordering::Relaxed;
+use hg_probes::words::{Cause, Tier, TierReason};
 
 /// Room for cell states is made accessible in steps of so many bytes.
 pub(super) const STATES_STEP: usize = 4 << 20;
@@ -89,6 +90,22 @@ impl SharedGrid {
             if let Some(errno) = backed.pin_error() {
                 self.tell_lesser(backed.bytes, room::explain_pin(errno, backed.bytes), errno.0);
             }
+            if backing.tier == Tier::Hugetlb && backed.reason == TierReason::PoolEmpty {
+                self.tell_lesser(backed.bytes, Cause::HugetlbPool, libc::ENOMEM);
+                self.tell_pool();
+            }
+        }
+    }
+}
+
+impl SharedGrid {
+    /// Says on stderr, once, that the hugetlb pool has not enough.
+    #[cold]
+    fn tell_pool(&self) {
+        if !self.pool_told.swap(true, Relaxed) {
+            let mut pools = limits::Pools::new();
+            pools.read(limits::Root::SYSTEM);
+            env::report(&["hg: not enough in the hugetlb pool", pools.text(), "; memory comes from other tiers"]);
         }
     }
 }

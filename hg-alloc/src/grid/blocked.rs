@@ -13,7 +13,7 @@
 
 use super::{Grid, Need, SharedGrid};
 use crate::stats;
-use crate::sys::{clock, env, limits, text, thread};
+use crate::sys::{clock, env, text, thread};
 use core::sync::atomic::Ordering::Relaxed;
 use hg_probes::catalogue::args;
 use hg_probes::emit;
@@ -67,12 +67,12 @@ impl SharedGrid {
         let need = Need::More(episode.need);
         let served = grid.serves(Need::Slices(episode.need));
         let possible = served || grid.can_recommit(need) || grid.plan(need, u32::MAX).is_ok();
-        let ask = grid.ask(need);
+        let ask = grid.ask(need, grid.pages.backing);
         grid.growing = thread::tid();
         drop(grid);
 
         // What only the kernel can answer, it answers at the next growth.
-        let asked = !matches!(episode.cause, Cause::Kernel | Cause::HugetlbPool);
+        let asked = episode.cause != Cause::Kernel;
         let over = served || (possible && asked && self.room.allows(ask));
 
         let mut grid = self.lock.lock_again(Reason::Policy);
@@ -103,12 +103,8 @@ impl SharedGrid {
         if latched == (Latched::Begins { line: true }) {
             let mut digits = [0; 20];
             let wanted = text::decimal(wanted_bytes / 1024, &mut digits);
-            let mut pool = limits::Pools::new();
-            if cause == Cause::HugetlbPool {
-                pool.read(limits::Root::SYSTEM);
-            }
             let then = "; allocations fail until there is room for ";
-            env::report(&["hg: growth blocked: ", cause.label(), pool.text(), then, wanted, " KiB"]);
+            env::report(&["hg: growth blocked: ", cause.label(), then, wanted, " KiB"]);
         }
     }
 }
@@ -175,5 +171,54 @@ impl Grid {
             page.header.blocked_since_ns.store(0, Relaxed);
         }
         Some(ended.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEED: u32 = 100;
+
+    /// The grid of no arena: nobody else sees it.
+    fn with_grid(test: impl FnOnce(&mut Grid)) {
+        let shared = SharedGrid::new();
+        assert!(shared.lock.lock_for_fork());
+        // SAFETY: S2, the lock was taken, and stays so.
+        test(unsafe { shared.lock.value_in_fork() });
+    }
+
+    #[test]
+    fn the_first_refusal_that_counts_begins_an_episode() {
+        with_grid(|grid| {
+            assert!(grid.count_refusal(Cause::Cap, NEED, true, true) == Latched::No, "policy is no episode");
+            assert!(grid.count_refusal(Cause::Ceiling, NEED, true, true) == Latched::No);
+            assert!(grid.count_refusal(Cause::Cgroup, NEED, false, true) == Latched::No, "the caller tries again");
+            assert!(grid.count_refusal(Cause::Cgroup, NEED, true, true) == Latched::Begins { line: true });
+            assert!(grid.count_refusal(Cause::HostFloor, NEED, true, true) == Latched::No, "one episode at a time");
+            assert_eq!(grid.unblock(), Some(Cause::Cgroup));
+            assert_eq!(grid.unblock(), None);
+            assert!(grid.count_refusal(Cause::Cgroup, NEED, true, true) == Latched::Begins { line: false }, "one line");
+        });
+    }
+
+    #[test]
+    fn a_refusal_answers_for_a_while_and_for_no_less() {
+        with_grid(|grid| {
+            grid.begin(Cause::HostFloor, NEED, 1000);
+            assert_eq!(grid.blocked_for(NEED, 1000), Some(Cause::HostFloor));
+            assert_eq!(grid.blocked_for(NEED - 1, 1000), None);
+            assert_eq!(grid.blocked_for(NEED, 1000 + BACK_OFF_NS), None);
+        });
+    }
+
+    #[test]
+    fn an_episode_is_told_every_five_minutes() {
+        with_grid(|grid| {
+            assert!(!grid.remind(u64::MAX), "no episode");
+            grid.begin(Cause::Cgroup, NEED, 0);
+            let told = (1..=1200).filter(|second| grid.remind(second * 1_000_000_000)).count();
+            assert_eq!(told, 4, "in twenty minutes");
+        });
     }
 }

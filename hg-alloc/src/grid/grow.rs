@@ -84,10 +84,10 @@ impl SharedGrid {
             if !recommits && let Err(refusal) = grid.plan(need, u32::MAX) {
                 return self.refuse(grid, need, refusal, Errno(0), last, false);
             }
-            let ask = grid.ask(need);
+            let ask = grid.ask(need, backing);
             let room = match allowed.take() {
                 Some(bytes) => bytes,
-                None if self.room.spend(ask.want, now) => ask.want,
+                None if !ask.pool && self.room.spend(ask.want, now) => ask.want,
                 None => {
                     grid.growing = thread::tid();
                     drop(grid);
@@ -295,7 +295,7 @@ impl Grid {
     }
 
     /// The question to the limits that a need is.
-    pub(super) fn ask(&self, need: Need) -> Ask {
+    pub(super) fn ask(&self, need: Need, backing: Backing) -> Ask {
         let want = match need {
             Need::States => need.slices(),
             _ => need
@@ -307,7 +307,12 @@ impl Grid {
         };
         let bytes = |slices: u32| u64::from(slices) * SLICE as u64;
         let pool = self.page.map_or(0, |page| page.header.tier_bytes[Tier::Hugetlb as usize].load(Relaxed));
-        Ask { need: bytes(need.slices()), want: bytes(want), committed: self.committed_bytes().saturating_sub(pool) }
+        Ask {
+            need: bytes(need.slices()),
+            want: bytes(want),
+            committed: self.committed_bytes().saturating_sub(pool),
+            pool: need != Need::States && backing.forced && backing.tier == Tier::Hugetlb,
+        }
     }
 
     /// What to do for a need, with room for so many slices.

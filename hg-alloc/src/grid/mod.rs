@@ -24,7 +24,7 @@ use crate::lock::Lock;
 use crate::size_class::{SLICE, SLICE_SHIFT};
 use crate::stats;
 use crate::sys::{clock, env};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use hg_probes::page::{GRID_LOCK, StatsPage};
 use hg_probes::words::{Cause, LockId, Reason, Tier};
 use runs::{Bins, Pool};
@@ -103,6 +103,8 @@ pub(crate) struct SharedGrid {
     grown: AtomicU32,
     /// What is known of the system's limits. Used by the thread that has `growing`, without the lock.
     room: Room,
+    /// Whether an empty hugetlb pool was told of on stderr.
+    pool_told: AtomicBool,
     /// Free memory used before that is kept whatever else is in use, slices.
     slack: AtomicU32,
     /// When memory was last given back because of it.
@@ -139,6 +141,7 @@ impl SharedGrid {
             }),
             grown: AtomicU32::new(0),
             room: Room::new(),
+            pool_told: AtomicBool::new(false),
             slack: AtomicU32::new(SLACK_LEAST),
             slack_ns: AtomicU64::new(0),
         }

@@ -3,6 +3,7 @@
 //! Nothing is kept between two calls: a figure is read when somebody asks (`backing/room.rs`, which knows how often). What
 //! cannot be read is unknown, and limits nothing.
 
+use super::memory::HUGE_PAGE;
 use super::text::{self, Path};
 
 /// Where the kernel's files are looked for: nothing in front of their paths, and in tests a directory of fixtures.
@@ -131,6 +132,13 @@ pub(crate) fn mappings_left(root: Root) -> Option<u64> {
     .then(|| limit.saturating_sub(count))
 }
 
+/// Bytes of the hugetlb pool that are free and not promised to anybody.
+pub(crate) fn pool_bytes(root: Root) -> u64 {
+    let count =
+        |file| text::number_in(&root.path(b"/sys/kernel/mm/hugepages/hugepages-2048kB/").with(file)).unwrap_or(0);
+    count(b"free_hugepages").saturating_sub(count(b"resv_hugepages")).saturating_mul(HUGE_PAGE as u64)
+}
+
 /// The free pages of the hugetlb pool, by NUMA node, as text: ` (free: node 0: 3, node 1: 0)`. Empty where there is no pool.
 pub(crate) struct Pools(Path<128>);
 
@@ -209,6 +217,11 @@ mod tests {
         machine.file(&file("0"), "3\n").file(&file("2"), "0\n");
         pools.read(machine.root());
         assert_eq!(pools.text(), " (free: node 0: 3, node 2: 0)");
+        assert_eq!(pool_bytes(machine.root()), 0);
+        machine
+            .file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "5\n")
+            .file("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "2\n");
+        assert_eq!(pool_bytes(machine.root()), 3 << 21);
     }
 
     #[test]
