@@ -10,8 +10,8 @@ mod common;
 use common::*;
 use hg_alloc::raw;
 use hg_probes::words::Cause;
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -124,28 +124,27 @@ fn a_control_group_refuses_before_it_kills() {
     assert_unblocked();
 }
 
-/// Shows this process a file of its own in the place of one of the kernel's. False without the right to.
-fn show(place: &str, text: &str) -> Option<PathBuf> {
-    let file = std::env::temp_dir().join(format!("hg-room-{}{}", std::process::id(), place.replace('/', "-")));
-    fs::write(&file, text).ok()?;
+/// Shows this process a file of its own in the place of one of the kernel's; `None` without the right to. The mount keeps the
+/// file, which has no name of its own any more.
+fn show(place: &str, text: &str) -> Option<File> {
+    let path = std::env::temp_dir().join(format!("hg-room-{}{}", std::process::id(), place.replace('/', "-")));
+    let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&path).ok()?;
+    write_anew(&mut file, text);
     let c_string = |path: &str| std::ffi::CString::new(path).expect("no zero");
-    let (from, to) = (c_string(file.to_str()?), c_string(place));
+    let (from, to) = (c_string(path.to_str()?), c_string(place));
+    let none = std::ptr::null();
     // SAFETY: C strings; the mounts are this process's own.
     let mounted = unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
-            && libc::mount(
-                c"".as_ptr(),
-                c"/".as_ptr(),
-                std::ptr::null(),
-                libc::MS_REC | libc::MS_PRIVATE,
-                std::ptr::null(),
-            ) == 0
-            && libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), libc::MS_BIND, std::ptr::null()) == 0
+            && libc::mount(c"".as_ptr(), c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) == 0
+            && libc::mount(from.as_ptr(), to.as_ptr(), none, libc::MS_BIND, none.cast()) == 0
     };
-    if !mounted {
-        let _ = fs::remove_file(&file);
-    }
+    fs::remove_file(&path).expect("removed");
     mounted.then_some(file)
+}
+
+fn write_anew(file: &mut File, text: &str) {
+    file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes())).expect("the file");
 }
 
 /// `/proc/meminfo` as LXCFS writes it, in MiB.
@@ -172,7 +171,7 @@ fn a_host_keeps_its_floor_in_a_container_too() {
         return;
     }
     // The floor of 2 GiB is 256 MiB.
-    let Some(file) = show("/proc/meminfo", &meminfo(2048, 300)) else { return skip("needs the right to mount") };
+    let Some(mut file) = show("/proc/meminfo", &meminfo(2048, 300)) else { return skip("needs the right to mount") };
     let block = raw::malloc(10 * MIB);
     assert!(!block.is_null());
     touch(block, 10 * MIB);
@@ -183,11 +182,10 @@ fn a_host_keeps_its_floor_in_a_container_too() {
     assert!(!less.is_null());
     assert_unblocked();
     // The file is written anew in its place: the container got more.
-    fs::write(&file, meminfo(2048, 1024)).expect("the file");
+    write_anew(&mut file, &meminfo(2048, 1024));
     std::thread::sleep(BACK_OFF);
     let more = raw::malloc(64 * MIB);
     assert!(!more.is_null());
-    fs::remove_file(&file).expect("removed");
     [block, less, more].into_iter().for_each(raw::free);
 }
 
@@ -289,18 +287,15 @@ fn strict_overcommit_is_told_from_the_kernels_enomem() {
         return;
     }
     let strict = show("/proc/sys/vm/overcommit_memory", "2\n");
-    let Some(info) = show("/proc/meminfo", &meminfo(64 << 10, 32 << 10)) else {
+    if strict.and_then(|_| show("/proc/meminfo", &meminfo(64 << 10, 32 << 10))).is_none() {
         return skip("needs the right to mount");
-    };
+    }
     raw::free(raw::malloc(1));
     common::seccomp::fail(libc::SYS_mprotect, libc::ENOMEM);
     assert!(raw::malloc(64 * MIB).is_null());
     assert_blocked(Cause::Overcommit);
     // What was committed before takes nothing from the kernel.
     assert!(!raw::malloc(MIB).is_null());
-    for file in [strict, Some(info)].into_iter().flatten() {
-        fs::remove_file(file).expect("removed");
-    }
 }
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
@@ -363,14 +358,15 @@ fn what_the_pool_has_is_not_the_hosts_to_refuse() {
         return;
     }
     // The least that cell states take, above the floor of 256 MiB; not a granule.
-    let Some(file) = show("/proc/meminfo", &meminfo(2048, 262)) else { return skip("needs the right to mount") };
+    if show("/proc/meminfo", &meminfo(2048, 262)).is_none() {
+        return skip("needs the right to mount");
+    }
     let block = raw::malloc(20 * MIB);
     assert!(!block.is_null(), "refusals: {:?}", page().header.grows_refused);
     touch(block, 20 * MIB);
     // Beyond the pool it is plain memory again, and the host's.
     assert!(raw::malloc(64 * MIB).is_null());
     assert_blocked(Cause::HostFloor);
-    fs::remove_file(file).expect("removed");
 }
 
 #[test]
