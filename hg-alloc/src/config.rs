@@ -11,7 +11,7 @@
 //! | `HG_PIN` | `0`, `1` | `0` |
 //! | `HG_RSEQ` | `0`, `1` | `1` |
 //! | `HG_LOCK_STALL_US` | 1 to 10 000 000 | 1000 |
-//! | `HG_THREAD` | `1`: a thread maintains the arena | `0` |
+//! | `HG_THREAD` | `1`: a thread maintains the arena | `0`; with a profile `1` |
 //! | `HG_DECAY_MS` | how long free memory is kept where somebody maintains the arena, 10 to 3 600 000 | 10000 |
 //! | `HG_SAMPLE_BYTES` | mean bytes between two samples, 4k to 1t | 512k |
 //!
@@ -51,6 +51,7 @@ impl Config {
         let sample = |text: &str| size(text).filter(|bytes| (4096..=1024 * GIB).contains(bytes));
         let cycle = |text: &str| text.parse().ok().filter(|ms| (10..=3_600_000).contains(ms));
         let (init_bytes, cap_bytes) = init_and_cap(default_cap);
+        let profile = profile(init_bytes, cap_bytes);
         Config {
             cap_bytes,
             init_bytes,
@@ -58,14 +59,15 @@ impl Config {
                 dry_run: value("HG_PROFILE_DRY_RUN", flag, "0 or 1").unwrap_or(false),
                 cycle_ns: value("HG_PROFILE_CYCLE_MS", cycle, "milliseconds from 10 to 3600000").unwrap_or(1000)
                     * 1_000_000,
-                ..Rules::new(profile(init_bytes, cap_bytes))
+                ..Rules::new(profile)
             },
             backing: Backing {
                 pin: value("HG_PIN", flag, "0 or 1").unwrap_or(false),
                 ..value("HG_TIER", tier, "auto, hugetlb, thp, collapse, 64k or base").unwrap_or(Backing::BASE)
             },
             rseq: value("HG_RSEQ", flag, "0 or 1").unwrap_or(true),
-            thread: value("HG_THREAD", flag, "0 or 1").unwrap_or(false),
+            // Without one a profile would have to wait for a program that ticks.
+            thread: value("HG_THREAD", flag, "0 or 1").unwrap_or(profile.is_some()),
             decay_ms: value("HG_DECAY_MS", decay, "milliseconds from 10 to 3600000").unwrap_or(10_000),
             sample_bytes: value("HG_SAMPLE_BYTES", sample, "a size from 4k to 1t").unwrap_or(512 << 10),
             stall_us: value("HG_LOCK_STALL_US", stall, "microseconds from 1 to 10000000").unwrap_or(1000),
@@ -75,7 +77,8 @@ impl Config {
 
 /// Whether a thread is asked for. Without a word about values that do not parse: [`Config::read`] has it.
 pub(crate) fn wants_thread() -> bool {
-    env::variable("HG_THREAD").and_then(flag).unwrap_or(false)
+    let by_profile = || env::variable("HG_PROFILE").is_some_and(|text| Profile::parse(text).is_ok());
+    env::variable("HG_THREAD").and_then(flag).unwrap_or_else(by_profile)
 }
 
 fn value<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>, wanted: &str) -> Option<T> {

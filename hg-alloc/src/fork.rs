@@ -8,6 +8,7 @@
 //! Not called for vfork and `clone`, whose children share the parent's memory.
 
 use crate::PROCESS;
+use crate::elastic;
 use crate::sys::{rseq, thread};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -66,7 +67,7 @@ unsafe extern "C" fn in_child() {
     }
     if let Some(page) = PROCESS.page() {
         page.header.pid.store(thread::pid(), Relaxed);
-        PROCESS.elastic.end_inherited_step(page);
+        elastic::close(page);
     }
     let parent_tid = PARENT_TID.load(Relaxed);
     PROCESS.grid.lock.reset_in_child(taken(GRID_BIT), parent_tid);

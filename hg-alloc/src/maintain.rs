@@ -102,9 +102,17 @@ impl Arena {
         let given = self.grid.shrink_by(idle + freed, 0, Cause::Idle);
         if given > 0 {
             elastic::record(page, &Decision::new(Verdict::Shrink, Why::Idle, given), now_ns);
-        } else if before as usize * SLICE > 0 {
-            let free = before as u64 * SLICE as u64;
-            elastic::record(page, &Decision::new(Verdict::Keep, Why::Young, free), now_ns);
+            return;
+        }
+        let header = &page.header;
+        let above_floor = header.committed_bytes.load(Relaxed).saturating_sub(header.floor_bytes.load(Relaxed));
+        let keep = |why, bytes| Decision::new(Verdict::Keep, why, bytes);
+        match () {
+            () if above_floor == 0 => elastic::record(page, &keep(Why::AtFloor, 0), now_ns),
+            () if before > 0 && idle + freed == 0 => {
+                elastic::record(page, &keep(Why::Young, u64::from(before) * SLICE as u64), now_ns);
+            }
+            () => self.elastic.explain(self, keep(Why::NothingFree, above_floor), now_ns),
         }
     }
 
@@ -133,7 +141,7 @@ impl Arena {
     }
 }
 
-/// The thread: ticks, four to an epoch.
+/// The thread: ticks, four to an epoch, and one to a profile's cycle at least.
 extern "C" fn maintain(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
     let arena = &crate::PROCESS;
     // SAFETY: S9, names the calling thread.
@@ -141,7 +149,8 @@ extern "C" fn maintain(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
     if let Some(page) = arena.page() {
         page.header.maintenance_tid.store(thread::tid(), Relaxed);
     }
-    let sleep = (arena.maintenance.epoch_ns.load(Relaxed) / 4).clamp(*SLEEP_NS.start(), *SLEEP_NS.end());
+    let pace = (arena.maintenance.epoch_ns.load(Relaxed) / 4).min(arena.elastic.pace_ns());
+    let sleep = pace.clamp(*SLEEP_NS.start(), *SLEEP_NS.end());
     loop {
         futex::wait(&arena.maintenance.bell, 0, sleep);
         arena.tick();

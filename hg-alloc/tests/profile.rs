@@ -1,7 +1,7 @@
 //! Sizes and profiles in a real arena, each in a process of its own: what is committed follows the load by the rules, the
 //! ring of the stats page says why, and a bad setting costs one line and changes nothing.
 //!
-//! The test is the host that ticks; cycles are 10 ms long.
+//! The test is the host that ticks, but where it says so; cycles are 10 ms long.
 
 use hg_alloc::raw;
 use hg_probes::page::{DECISIONS, StatsPage};
@@ -83,11 +83,12 @@ fn hold(mib: usize) -> Vec<*mut u8> {
 }
 
 const CYCLE: (&str, &str) = ("HG_PROFILE_CYCLE_MS", "10");
+const NO_THREAD: (&str, &str) = ("HG_THREAD", "0");
 
 #[test]
 fn a_profile_grows_ahead_of_demand_and_shrinks_again() {
     let profile = "scale up to 512m on 70% for 3 cycles within 5 / scale down to 64m on 30% for 3 cycles";
-    let variables = [("HG_SIZE", "96m:1g"), ("HG_PROFILE", profile), CYCLE];
+    let variables = [("HG_SIZE", "96m:1g"), ("HG_PROFILE", profile), CYCLE, NO_THREAD];
     if in_child("a_profile_grows_ahead_of_demand_and_shrinks_again", &variables).is_some() {
         return;
     }
@@ -123,8 +124,29 @@ fn a_profile_grows_ahead_of_demand_and_shrinks_again() {
 }
 
 #[test]
+fn a_profile_brings_the_thread_that_it_needs() {
+    let name = "a_profile_brings_the_thread_that_it_needs";
+    let profile = "scale up to 512m on 70% for 3 cycles within 5 / scale down to 64m on 30% for 3 cycles";
+    if in_child(name, &[("HG_PROFILE", profile), CYCLE]).is_some() {
+        return;
+    }
+    let wait_until = |what: &str, done: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < Duration::from_secs(10), "not {what}: {} committed", committed());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let blocks = hold(100);
+    wait_until("maintained", &|| page().header.maintenance_tid.load(Relaxed) != 0);
+    wait_until("grown ahead", &|| committed() * 70 > 100 * MIB * 100);
+    blocks.into_iter().for_each(raw::free);
+    wait_until("shrunk", &|| committed() == 64 * MIB);
+}
+
+#[test]
 fn a_ceiling_is_kept_and_a_profile_without_scale_down_never_shrinks() {
-    let variables = [("HG_CAP", "1g"), ("HG_PROFILE", "scale up to 128m on 50% for 1 cycles"), CYCLE];
+    let variables = [("HG_CAP", "1g"), ("HG_PROFILE", "scale up to 128m on 50% for 1 cycles"), CYCLE, NO_THREAD];
     if in_child("a_ceiling_is_kept_and_a_profile_without_scale_down_never_shrinks", &variables).is_some() {
         return;
     }
@@ -144,7 +166,7 @@ fn a_ceiling_is_kept_and_a_profile_without_scale_down_never_shrinks() {
 #[test]
 fn a_dry_run_only_tells() {
     let profile = "scale up to 512m on 50% for 2 cycles / scale down to 16m on 30% for 2 cycles";
-    let variables = [("HG_SIZE", "64m:1g"), ("HG_PROFILE", profile), ("HG_PROFILE_DRY_RUN", "1"), CYCLE];
+    let variables = [("HG_SIZE", "64m:1g"), ("HG_PROFILE", profile), ("HG_PROFILE_DRY_RUN", "1"), CYCLE, NO_THREAD];
     if in_child("a_dry_run_only_tells", &variables).is_some() {
         return;
     }
@@ -161,7 +183,7 @@ fn a_dry_run_only_tells() {
 #[test]
 fn what_keeps_a_page_is_named() {
     let profile = "scale up to 512m on 99% for 9 cycles / scale down to 1m on 98% for 1 cycles";
-    if in_child("what_keeps_a_page_is_named", &[("HG_PROFILE", profile), CYCLE]).is_some() {
+    if in_child("what_keeps_a_page_is_named", &[("HG_PROFILE", profile), CYCLE, NO_THREAD]).is_some() {
         return;
     }
     // Every span keeps some cells, one page fewer than the others; what is free besides goes.
@@ -264,7 +286,7 @@ fn the_initial_size_is_there_from_the_start_and_stays() {
 
 #[test]
 fn a_fork_in_the_middle_of_a_step_leaves_no_half_of_it() {
-    let variables = [("HG_PROFILE", "scale up to 1g on 70% for 3 cycles"), CYCLE];
+    let variables = [("HG_PROFILE", "scale up to 1g on 70% for 3 cycles"), CYCLE, NO_THREAD];
     if in_child("a_fork_in_the_middle_of_a_step_leaves_no_half_of_it", &variables).is_some() {
         return;
     }

@@ -5,8 +5,8 @@
 //! in the ring of the stats page.
 //!
 //! No lock is held between two figures of the input: they are read one by one from the stats page, and may not fit
-//! together by what moved meanwhile. State belongs to the thread that has the turn (S11): whoever comes while another is
-//! at it leaves. Called by whoever maintains the arena, at any pace; a profile counts its own cycles.
+//! together by what moved meanwhile. State belongs to the thread whose turn to maintain the arena it is (S11): all callers
+//! are in `maintain.rs`, and come at any pace; a profile counts its own cycles.
 
 mod decisions;
 mod pinned;
@@ -21,8 +21,8 @@ use crate::arena::{Arena, Settings};
 use crate::grid::Need;
 use crate::size_class::SLICE_SHIFT;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering::*};
-pub(crate) use decisions::record;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+pub(crate) use decisions::{close, record};
 use hg_probes::page::StatsPage;
 use hg_probes::words::{Cause, Verdict, Why};
 use pinned::Search;
@@ -33,10 +33,10 @@ const PIECES: u32 = 8;
 
 /// What an arena decides about its own size.
 pub(crate) struct Elastic {
-    /// Whether some thread has the turn.
-    turn: AtomicBool,
     /// Whether a profile decides when memory goes back.
     governs: AtomicBool,
+    /// Length of a profile's cycle, ns; without one, the greatest number.
+    pace_ns: AtomicU64,
     state: UnsafeCell<State>,
 }
 
@@ -45,14 +45,14 @@ struct State {
     search: Search,
 }
 
-// SAFETY: S11, the state is reached by the thread that has the turn, or before the arena is started.
+// SAFETY: S11, the state is reached by the thread whose turn it is, or before the arena is started.
 unsafe impl Sync for Elastic {}
 
 impl Elastic {
     pub(crate) const fn new() -> Self {
         Elastic {
-            turn: AtomicBool::new(false),
             governs: AtomicBool::new(false),
+            pace_ns: AtomicU64::new(u64::MAX),
             state: UnsafeCell::new(State { policy: Policy::new(Rules::new(None)), search: Search::new() }),
         }
     }
@@ -62,6 +62,12 @@ impl Elastic {
         // SAFETY: S11, the arena is not started yet.
         unsafe { (*self.state.get()).policy = Policy::new(rules) };
         self.governs.store(rules.profile.is_some() && !rules.dry_run, Relaxed);
+        self.pace_ns.store(rules.profile.map_or(u64::MAX, |_| rules.cycle_ns), Relaxed);
+    }
+
+    /// How long whoever maintains the arena may sleep at most, so that a profile does not miss a cycle, ns.
+    pub(crate) fn pace_ns(&self) -> u64 {
+        self.pace_ns.load(Relaxed)
     }
 
     /// Whether a profile decides when memory goes back, so that neither frees nor age do.
@@ -69,42 +75,29 @@ impl Elastic {
         self.governs.load(Relaxed)
     }
 
-    /// Decides, does it, and tells. One step of maintenance.
+    /// Decides, does it, and tells. Only by the thread whose turn it is.
     pub(crate) fn step(&self, arena: &Arena, now_ns: u64) {
         let (Some(page), Some(settings)) = (arena.page(), arena.settings()) else { return };
-        if self.turn.swap(true, Acquire) {
-            return;
+        // SAFETY: S11, it is this thread's turn.
+        let policy = unsafe { &mut (*self.state.get()).policy };
+        let Some(decision) = policy.step(&gather(page, now_ns)) else { return };
+        match act(arena, settings, page, decision) {
+            done if done.why == Why::NothingFree => self.explain(arena, done, now_ns),
+            done => record(page, &done, now_ns),
         }
-        // SAFETY: S11, this thread has the turn.
-        let state = unsafe { &mut *self.state.get() };
-        let input = gather(page, now_ns);
-        let has_profile = state.policy.rules().profile.is_some();
-        let decision = match state.policy.step(&input) {
-            Some(decision) => Some(act(arena, settings, page, decision)),
-            // Memory that is free and above the floor ages, which is told by those who let it.
-            None if !has_profile && input.committed_bytes <= input.floor_bytes => {
-                Some(Decision::new(Verdict::Keep, Why::AtFloor, 0))
-            }
-            None if !has_profile && input.free_bytes < state.policy.rules().page_bytes => {
-                Some(Decision::new(Verdict::Keep, Why::NothingFree, input.committed_bytes - input.floor_bytes))
-            }
-            None => None,
-        };
-        if let Some(decision) = decision {
-            let decision = match decision.why {
-                Why::NothingFree => name_pin(&mut state.search, arena, settings, decision),
-                _ => decision,
-            };
-            record(page, &decision, now_ns);
-        }
-        self.turn.store(false, Release);
     }
 
-    /// Ends in a forked child the step that a thread of its parent was at, and closes the ring if that was writing there.
-    pub(crate) fn end_inherited_step(&self, page: &StatsPage) {
-        if self.turn.swap(false, Relaxed) {
-            decisions::close(page);
+    /// Tells a decision to give nothing back because nothing is free, with the page nearest to being free, and what keeps it.
+    /// Only by the thread whose turn it is.
+    pub(crate) fn explain(&self, arena: &Arena, mut decision: Decision, now_ns: u64) {
+        let (Some(page), Some(settings)) = (arena.page(), arena.settings()) else { return };
+        // SAFETY: S11, as above.
+        let search = unsafe { &mut (*self.state.get()).search };
+        if let Some(pin) = search.look(&arena.grid, &settings.tables) {
+            decision.why = if pin.class == 0 { Why::PinnedByLarge } else { Why::PinnedByCells };
+            (decision.page, decision.class, decision.cells) = (pin.page, pin.class, pin.cells.into());
         }
+        record(page, &decision, now_ns);
     }
 }
 
@@ -169,11 +162,4 @@ fn grow(arena: &Arena, settings: &Settings, page: &StatsPage, bytes: u64) -> (u6
         grown = now;
     }
     (grown, None)
-}
-
-/// Names the page nearest to being free and what keeps it, if the search has found one.
-fn name_pin(search: &mut Search, arena: &Arena, settings: &Settings, decision: Decision) -> Decision {
-    let Some(pin) = search.look(&arena.grid, &settings.tables) else { return decision };
-    let why = if pin.class == 0 { Why::PinnedByLarge } else { Why::PinnedByCells };
-    Decision { why, page: pin.page, class: pin.class, cells: pin.cells.into(), ..decision }
 }
