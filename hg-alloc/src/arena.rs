@@ -343,7 +343,8 @@ impl Arena {
         let (Some(page), false) = (self.page(), self.elastic.governs()) else { return };
         let header = &page.header;
         let used = header.span_bytes.load(Relaxed) + header.large_bytes.load(Relaxed);
-        if let Some(keep) = self.grid.above_slack(header.free_dirty_bytes.load(Relaxed), used) {
+        if let Some(keep) = self.grid.slack.exceeded(header.free_dirty_bytes.load(Relaxed), used) {
+            self.grid.slack.given(clock::now_ns());
             self.grid.shrink(keep, Cause::Slack);
         }
     }

@@ -89,6 +89,7 @@ impl Arena {
         let Some(page) = self.page() else { return };
         let (idle, before) = self.grid.begin_epoch();
         let cached = self.density.outstanding();
+        self.grid.slack.forget();
         self.empty_idle_caches();
         let drained = cached.saturating_sub(self.density.outstanding());
         if drained > 0 {

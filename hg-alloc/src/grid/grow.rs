@@ -112,7 +112,7 @@ impl SharedGrid {
             if recommits && !backing.by_calls() {
                 let old_bytes = grid.committed_bytes();
                 grid.recommit(need, room);
-                self.regret(start);
+                self.slack.taken_again(start);
                 let ended = grid.unblock();
                 let (new_bytes, tier) = (grid.committed_bytes(), grid.tier);
                 grid.publish();

@@ -13,6 +13,7 @@ mod blocked;
 pub(crate) mod grow;
 pub(crate) mod runs;
 pub(crate) mod shrink;
+pub(crate) mod slack;
 pub(crate) mod states;
 pub(crate) mod tables;
 pub(crate) mod walk;
@@ -23,23 +24,17 @@ use crate::front::Fronts;
 use crate::lock::Lock;
 use crate::size_class::{SLICE, SLICE_SHIFT};
 use crate::stats;
-use crate::sys::{clock, env};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::sys::env;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use hg_probes::page::{GRID_LOCK, StatsPage};
 use hg_probes::words::{Cause, LockId, Reason, Tier};
 use runs::{Bins, Pool};
+use slack::Slack;
 use states::Chunks;
 use tables::{Kind, Tables};
 
 /// Memory is committed in granules of so many slices (16 MiB).
 pub(crate) const GRANULE: u32 = (16 << 20) >> SLICE_SHIFT;
-
-/// Free memory used before that an arena keeps, slices: 4 MiB at first, and up to 16 MiB where giving it back was regretted.
-const SLACK_LEAST: u32 = GRANULE / 4;
-const SLACK_MOST: u32 = GRANULE;
-
-/// Giving memory back is regretted if it is taken again within so many ns.
-const REGRET_NS: u64 = 20_000_000;
 
 /// How far back the head of a large object is looked for, slices (32 MiB).
 const LOOK_BACK: u32 = 1024;
@@ -105,10 +100,8 @@ pub(crate) struct SharedGrid {
     room: Room,
     /// Whether an empty hugetlb pool was told of on stderr.
     pool_told: AtomicBool,
-    /// Free memory used before that is kept whatever else is in use, slices.
-    slack: AtomicU32,
-    /// When memory was last given back because of it.
-    slack_ns: AtomicU64,
+    /// How much free memory is kept.
+    pub(crate) slack: Slack,
 }
 
 impl SharedGrid {
@@ -142,29 +135,7 @@ impl SharedGrid {
             grown: AtomicU32::new(0),
             room: Room::new(),
             pool_told: AtomicBool::new(false),
-            slack: AtomicU32::new(SLACK_LEAST),
-            slack_ns: AtomicU64::new(0),
-        }
-    }
-
-    /// Whether `dirty` free bytes are more than an arena keeps that uses `used` bytes: an eighth of these, but not less than the
-    /// slack nor more than 16 MiB. If so, how many slices to keep: fewer than would do, or every further free would make a
-    /// system call.
-    pub(crate) fn above_slack(&self, dirty: u64, used: u64) -> Option<u32> {
-        let dirty = (dirty >> SLICE_SHIFT) as u32;
-        let limit = ((used >> SLICE_SHIFT) as u32 / 8).clamp(self.slack.load(Relaxed), SLACK_MOST);
-        if dirty <= limit {
-            return None;
-        }
-        self.slack_ns.store(clock::now_ns(), Relaxed);
-        Some(limit / 2)
-    }
-
-    /// Memory that was given back is taken again: if that was a moment ago, more is kept from now on.
-    fn regret(&self, now_ns: u64) {
-        if now_ns.saturating_sub(self.slack_ns.load(Relaxed)) < REGRET_NS {
-            let slack = self.slack.load(Relaxed);
-            self.slack.store((slack * 2).min(SLACK_MOST), Relaxed);
+            slack: Slack::new(),
         }
     }
 
@@ -373,7 +344,8 @@ impl Grid {
             header.large_count.store(self.large_count, Relaxed);
             header.large_allocs.store(self.large_allocs, Relaxed);
             header.large_frees.store(self.large_frees, Relaxed);
-            let records = self.top as usize * tables::SLICE_BYTES;
+            // Records of long runs that were given back went with them.
+            let records = (self.top - self.bins.slices(Pool::Released)) as usize * tables::SLICE_BYTES;
             let fronts = self.fronts.map_or(0, Fronts::bytes);
             let tables = self.chunks.bytes() + records + fronts + size_of::<StatsPage>();
             header.metadata_bytes.store(tables as u64, Relaxed);

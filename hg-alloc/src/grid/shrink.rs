@@ -21,6 +21,9 @@ use hg_probes::words::{Cause, Reason};
 /// Runs given back by one call; more stay for the next.
 const BUDGET: u32 = 4096;
 
+/// Chunks of cell states that stay where free memory stays (1 MiB).
+const KEPT_CHUNKS: usize = 64;
+
 /// Runs whose records one call gives back.
 const RUNS: usize = 64;
 
@@ -80,13 +83,13 @@ impl SharedGrid {
                 break;
             }
         }
+        // After what holds memory: at the floor, what holds none is what stays.
+        let left = most.saturating_sub((given / SLICE as u64) as u32);
+        given += self.release_fresh(left, keep, to_floor, &mut last_bytes);
         if keep == 0 {
-            // After what holds memory: at the floor, what holds none is what stays.
-            let left = most.saturating_sub((given / SLICE as u64) as u32);
-            given += self.release_fresh(left, to_floor, &mut last_bytes);
             self.give_back_records();
-            self.give_back_chunks();
         }
+        self.give_back_chunks(if keep == 0 { 0 } else { KEPT_CHUNKS });
         if given > 0 {
             let arena = self.lock.arena();
             self.count_shrink();
@@ -101,16 +104,17 @@ impl SharedGrid {
         given
     }
 
-    /// Counts memory that was never touched since it was committed as given back: it holds none. Some runs per hold of the
-    /// lock, `most` slices in all. Returns the bytes.
-    fn release_fresh(&self, most: u32, to_floor: bool, committed: &mut u64) -> u64 {
+    /// Counts memory that was never touched since it was committed as given back, but for `keep` slices: it holds none. Some
+    /// runs per hold of the lock, `most` slices in all. Returns the bytes.
+    fn release_fresh(&self, most: u32, keep: u32, to_floor: bool, committed: &mut u64) -> u64 {
         let mut given = 0;
         for _ in 0..BUDGET / RUNS as u32 {
             let Some(mut grid) = self.lock.lock(Reason::Shrink) else { break };
             let tables = grid.tables;
             let mut moved = 0;
             for _ in 0..RUNS {
-                let left = most.saturating_sub(((given + moved) / SLICE as u64) as u32).min(grid.above_floor(to_floor));
+                let spare = grid.bins.slices(Pool::Fresh).saturating_sub(keep).min(grid.above_floor(to_floor));
+                let left = most.saturating_sub(((given + moved) / SLICE as u64) as u32).min(spare);
                 let longest = grid.bins.longest(&tables, Pool::Fresh).filter(|_| left > 0);
                 let Some((head, length)) = longest else { break };
                 let wanted = length.min(left);
@@ -123,12 +127,12 @@ impl SharedGrid {
                 grid.bins.insert(&tables, Pool::Released, first, taken);
                 moved += u64::from(taken) * SLICE as u64;
             }
-            *committed = grid.committed_bytes();
-            grid.publish();
-            given += moved;
             if moved == 0 {
                 break;
             }
+            *committed = grid.committed_bytes();
+            grid.publish();
+            given += moved;
         }
         given
     }

@@ -115,6 +115,7 @@ pub(super) struct Chunks {
     /// First chunk that may hold memory, and first one that does not.
     dirty: u32,
     clean: u32,
+    dirty_count: usize,
     clean_count: usize,
     /// Bytes of chunks handed out so far, and accessible.
     used: usize,
@@ -123,7 +124,7 @@ pub(super) struct Chunks {
 
 impl Chunks {
     pub(super) const fn new() -> Self {
-        Chunks { dirty: NONE, clean: NONE, clean_count: 0, used: 0, committed: 0 }
+        Chunks { dirty: NONE, clean: NONE, dirty_count: 0, clean_count: 0, used: 0, committed: 0 }
     }
 
     /// Bytes of chunks that may hold memory.
@@ -147,6 +148,7 @@ impl Grid {
             // SAFETY: S3, the grid lock is held, and the chunk is no class's.
             *list = unsafe { (*self.tables.chunk(number)).next };
             chunks.clean_count -= usize::from(clean);
+            chunks.dirty_count -= usize::from(!clean);
             return Ok(number);
         }
         // A racing bad free may read past a block by the most cells a span can have: never to the end of the memory.
@@ -161,14 +163,18 @@ impl Grid {
         // SAFETY: S3, as in `take_chunk`.
         unsafe { (*self.tables.chunk(number)).next = self.chunks.dirty };
         self.chunks.dirty = number;
+        self.chunks.dirty_count += 1;
     }
 }
 
 impl SharedGrid {
-    /// Gives the memory of chunks back that no class has.
-    pub(super) fn give_back_chunks(&self) {
+    /// Gives the memory of chunks back that no class has, if they are more than `keep`.
+    pub(super) fn give_back_chunks(&self, keep: usize) {
         for _ in 0..BATCHES {
             let Some(mut grid) = self.lock.lock(Reason::Shrink) else { return };
+            if grid.chunks.dirty_count <= keep {
+                return;
+            }
             let tables = grid.tables;
             let mut batch = [NONE; BATCH];
             for place in &mut batch {
@@ -178,10 +184,8 @@ impl SharedGrid {
                 }
                 // SAFETY: S3, the grid lock is held, and the chunk is no class's.
                 grid.chunks.dirty = unsafe { (*tables.chunk(number)).next };
+                grid.chunks.dirty_count -= 1;
                 *place = number;
-            }
-            if batch[0] == NONE {
-                return;
             }
             grid.releasing += 1;
             drop(grid);
@@ -200,6 +204,7 @@ impl SharedGrid {
                 // SAFETY: S3, as above.
                 unsafe { (*tables.chunk(number)).next = core::mem::replace(list, number) };
                 chunks.clean_count += usize::from(*given);
+                chunks.dirty_count += usize::from(!*given);
             }
             grid.publish();
             if given.contains(&false) && batch[BATCH - 1] == NONE {
