@@ -5,7 +5,7 @@
 //!
 //! Lock: the grid's, but for what is said to run without. Caller: `grow.rs`.
 
-use super::grow::cut;
+use super::plan::cut;
 use super::runs::Pool;
 use super::tables::{Kind, PAGE_SLICES, Tables};
 use super::{GRANULE, Grid, Need, SharedGrid};

@@ -11,6 +11,7 @@
 mod back;
 mod blocked;
 pub(crate) mod grow;
+mod plan;
 pub(crate) mod runs;
 pub(crate) mod shrink;
 pub(crate) mod slack;
