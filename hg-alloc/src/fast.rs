@@ -203,7 +203,10 @@ pub(crate) unsafe extern "sysv64" fn malloc_from(size: usize, array: usize) -> *
 /// What a fast malloc jumps to: the size, and the entry that it popped and must not use, or none (`cell` 0).
 #[doc(hidden)]
 pub extern "sysv64" fn malloc_slow(size: usize, cell: usize, state: usize) -> *mut u8 {
-    PROCESS.malloc_slow(size, Entry { cell, state })
+    match PROCESS.malloc_in_slot(size) {
+        Some(address) => address,
+        None => PROCESS.malloc_slow(size, Entry { cell, state }),
+    }
 }
 
 #[doc(hidden)]
@@ -218,5 +221,8 @@ pub extern "sysv64" fn free_slow(address: usize) {
 
 #[doc(hidden)]
 pub extern "sysv64" fn flush(cell: usize, state: usize) {
-    PROCESS.flush(Entry { cell, state });
+    let entry = Entry { cell, state };
+    if !PROCESS.free_in_slot(entry) {
+        PROCESS.flush(entry);
+    }
 }

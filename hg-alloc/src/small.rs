@@ -1,7 +1,7 @@
 //! Cells, where the fast paths of `fast.rs` leave off: sizes beyond the table, and what a free's descriptor says.
 
 use crate::arena::Arena;
-use crate::cell::Entry;
+use crate::cell::{CACHED, Entry, LIVE};
 use crate::fast;
 use crate::front::{OFFSETS, class_of_offset};
 use crate::grid::tables::Descriptor;
@@ -39,6 +39,31 @@ impl Arena {
             return unsafe { fast::malloc_from(size, self.fronts.array(class_of(size))) };
         }
         self.malloc_slow(size, Entry::NONE)
+    }
+
+    /// malloc of a thread without restartable sequences, whose fast path found an array of zeros: from its slot. `None` if it has
+    /// such sequences, or if that needs the slow path.
+    #[inline(always)]
+    pub(crate) fn malloc_in_slot(&'static self, size: usize) -> Option<*mut u8> {
+        if size > MAX_SIZE || self.hot.table_limit.load(Relaxed) == 0 || !self.fronts.by_slot() {
+            return None;
+        }
+        let slot = self.fronts.slot()?;
+        let entry = slot.pop_counted(class_of(size))?;
+        // SAFETY: S4, the entry stood in a front cache.
+        let state = unsafe { entry.state() };
+        if state.load(Relaxed) != CACHED {
+            return None;
+        }
+        slot.pop_done(class_of(size));
+        state.store(LIVE, Relaxed);
+        Some(entry.cell as *mut u8)
+    }
+
+    /// free of such a thread, once the cell is marked. False if that needs the slow path.
+    #[inline(always)]
+    pub(crate) fn free_in_slot(&'static self, entry: Entry) -> bool {
+        self.fronts.by_slot() && self.fronts.slot().is_some_and(|slot| slot.push(self.class_at(entry.cell), entry))
     }
 
     /// The descriptor of the slice that is `offset` bytes into the accessible memory.

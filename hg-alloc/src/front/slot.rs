@@ -7,7 +7,7 @@
 
 use super::{COUNTDOWN_ONE, ENTRY, Fronts, zone};
 use crate::cell::Entry;
-use crate::sys::thread;
+use crate::sys::{rseq, thread};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use hg_probes::page::{FRONT_MASK, FRONT_UNIT};
 
@@ -39,7 +39,14 @@ pub(crate) struct Slot<'a> {
 }
 
 impl Fronts {
+    /// Whether the calling thread uses a slot.
+    #[inline(always)]
+    pub(crate) fn by_slot(&self) -> bool {
+        rseq::current_id(self.id.load(Relaxed)) < 0
+    }
+
     /// The slot of the calling thread, if it is free.
+    #[inline(always)]
     pub(crate) fn slot(&self) -> Option<Slot<'_>> {
         let tid = thread::tid();
         let index = tid as usize % COUNT;
@@ -55,6 +62,7 @@ impl Fronts {
         })
     }
 
+    #[inline(always)]
     fn take_slot(&self, index: usize, tid: u32) -> Option<Slot<'_>> {
         let line = &self.slots.0.get(index)?.0;
         line.compare_exchange(0, tid, Acquire, Relaxed).ok()?;
@@ -70,6 +78,25 @@ impl Fronts {
 }
 
 impl Slot<'_> {
+    /// The topmost entry of a class, to be taken by [`pop_done`](Self::pop_done). `None` if there is none, or if the countdown is
+    /// over.
+    #[inline(always)]
+    pub(crate) fn pop_counted(&self, class: usize) -> Option<Entry> {
+        let head = self.fronts.head(self.block, class);
+        if head.is_empty() || head.countdown_over() {
+            return None;
+        }
+        let [cell, state] = self.words(class, head.top());
+        Some(Entry { cell: cell.load(Relaxed) as usize, state: state.load(Relaxed) as usize })
+    }
+
+    /// Takes that entry, and counts it.
+    #[inline(always)]
+    pub(crate) fn pop_done(&self, class: usize) {
+        let word = &self.fronts.head(self.block, class).word;
+        word.store(word.load(Relaxed) - COUNTDOWN_ONE - ENTRY, Release);
+    }
+
     /// Takes the topmost entry of a class.
     pub(crate) fn pop(&self, class: usize) -> Option<Entry> {
         let head = self.fronts.head(self.block, class);
