@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::advise::Host;
 use crate::alert::Alerts;
 use crate::cli::{Options, Output};
-use crate::collect::Collector;
+use crate::collect::{Collector, map};
 use crate::event::Event;
 use crate::exit::{ALERT, Failure};
 use crate::export::{json, text};
@@ -94,14 +95,17 @@ fn keep(new: Vec<Event>, alerts: &mut Alerts, events: &mut Vec<Event>) {
 }
 
 fn print(options: &Options, lines: bool, timeline: &Timeline, events: &[Event], alerts: &Alerts) -> io::Result<()> {
+    let maps = timeline.latest().filter(|_| options.map).map(map::read_all).transpose()?;
+    let host = Host::read(None);
+    let beside = json::Beside { before: timeline.previous(), events, alerts, host: &host, maps: maps.as_ref() };
     let mut out = io::stdout().lock();
     match (options.output.unwrap_or_default(), timeline.latest()) {
         (Output::Json, Some(latest)) => {
-            let document = json::document(latest, events, alerts);
+            let document = json::document(latest, beside);
             let text = if lines { serde_json::to_string(&document) } else { serde_json::to_string_pretty(&document) };
             writeln!(out, "{}", text.map_err(io::Error::other)?)?;
         }
-        _ => writeln!(out, "{}", text::render(timeline, events, alerts))?,
+        _ => writeln!(out, "{}", text::render(timeline, beside))?,
     }
     out.flush()
 }

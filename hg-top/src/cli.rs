@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -19,16 +20,41 @@ pub struct Cli {
 }
 
 /// What else hg-top does.
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Start a threaded workload on hg and watch it: nothing else is needed
     Demo,
+    /// Say how large an arena should be and what should back it, from what it really reached
+    Advise(AdviseArgs),
     /// The workload of the demo
     #[command(name = "__workload", hide = true)]
     Workload {
         /// The hg-top that started it
         parent: u32,
     },
+}
+
+/// What `advise` takes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct AdviseArgs {
+    /// Record what the arena uses to a new file instead, a line each interval, until ^C
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Record for so long
+    #[arg(long, requires = "record")]
+    pub seconds: Option<u64>,
+    /// Record this arena instead of the largest one
+    #[arg(long, value_name = "NUMBER", requires = "record")]
+    pub arena: Option<u32>,
+    /// Play a recording under a profile: `scale up to 2g on 70% for 3 cycles / scale down to 256m on 30% for 20 cycles`
+    #[arg(long, value_name = "PROFILE", requires = "trace", conflicts_with = "record")]
+    pub what_if: Option<String>,
+    /// The recording to play
+    #[arg(long, value_name = "FILE", requires = "what_if")]
+    pub trace: Option<PathBuf>,
+    /// Play it in an arena of this size
+    #[arg(long, value_name = "INIT:CAP", requires = "what_if")]
+    pub size: Option<String>,
 }
 
 /// Options of all commands.
@@ -49,6 +75,9 @@ pub struct Options {
     /// What to print: text, or JSON (one document; one a line with -n). Implies batch mode
     #[arg(short = 'O', long, value_name = "FORMAT", global = true)]
     pub output: Option<Output>,
+    /// Print the pages of each arena too, and what keeps them. Implies batch mode
+    #[arg(long, global = true)]
+    pub map: bool,
     /// Exit with 1 if an alert fired (in batch mode)
     #[arg(long, global = true)]
     pub check: bool,

@@ -6,7 +6,7 @@ use hg_probes::words::{Cause, TierReason};
 /// What lets an arena grow again after a refusal.
 pub fn of_cause(cause: Option<Cause>) -> &'static str {
     match cause {
-        Some(Cause::Cap) => "raise the cap (HG_CAP) and restart, or find what grows in view 2",
+        Some(Cause::Cap) => "restart with a higher cap (HG_SIZE=INIT:CAP), or find what grows in view 2",
         Some(Cause::Ceiling) => "raise `scale up to` of the profile, or find what grows in view 2",
         Some(Cause::HugetlbPool) => "sysctl -w vm.nr_hugepages=N, or take another tier (HG_TIER)",
         Some(Cause::Memlock) => "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity), or HG_PIN=0",

@@ -8,7 +8,7 @@ use crate::cli::{Cli, Command, Options};
 use crate::collect::Collector;
 use crate::exit::Failure;
 use crate::say::say;
-use crate::{batch, demo, live, picker};
+use crate::{advise, batch, demo, live, picker};
 
 /// How long `demo --once` watches before it prints.
 const DEMO_WATCH: Duration = Duration::from_secs(3);
@@ -23,15 +23,16 @@ pub fn main(cli: &Cli) -> ExitCode {
 
 fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
     let options = &cli.options;
-    match cli.command {
+    match &cli.command {
         Some(Command::Workload { parent }) => {
-            demo::workload(parent);
+            demo::workload(*parent);
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Demo) => {
             let demo = demo::Demo::start()?;
             watch(&[demo.pid()], options, DEMO_WATCH)
         }
+        Some(Command::Advise(arguments)) => advise::run::main(arguments, options),
         None => match options.pids() {
             Some(pids) if pids.is_empty() => {
                 Err(Failure::Nothing("--pid got no pid: is the program running? pidof prints nothing if not".into()))
@@ -67,7 +68,8 @@ fn watch(pids: &[u32], options: &Options, first: Duration) -> Result<ExitCode, F
 
 /// Whether there is a screen that can be drawn on, and nobody asked for something else.
 fn interactive(options: &Options) -> bool {
-    let batch = options.once || options.iterations.is_some() || options.output.is_some() || options.check;
+    let batch =
+        options.once || options.iterations.is_some() || options.output.is_some() || options.check || options.map;
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     !batch && !dumb && io::stdout().is_terminal() && io::stdin().is_terminal()
 }

@@ -92,6 +92,84 @@ fn the_json_contract() {
 }
 
 #[test]
+fn the_map_in_json_and_in_text() {
+    let target = FakePage::start("map");
+    let arguments = ["--pid", &target.pid(), "--no-ebpf", "-i", "0.1", "--map", "-O"];
+    let output = hg_top(&[&arguments[..], &["json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let arena = &document["processes"][0]["arenas"][0];
+    let map = &arena["map"];
+    for (field, slices) in [
+        ("span_bytes", 2),
+        ("large_bytes", 40),
+        ("free_dirty_bytes", 62),
+        ("free_fresh_bytes", 16),
+        ("released_bytes", 8),
+        ("damaged_bytes", 0),
+    ] {
+        assert_eq!(map["total"][field], slices << 15, "{field}");
+    }
+    assert_eq!(map["total"]["used_bytes"], 4096 + 3 * 64 + (40 << 15));
+    let pages = map["pages"].as_array().unwrap();
+    assert_eq!(pages.len(), 2);
+    assert_eq!(pages[0]["kept_by"], "2 spans; kept by 1 live 4 KiB cell (class 4096)");
+    assert_eq!((&pages[0]["tier"], &pages[0]["pinned"]), (&"THP".into(), &false.into()));
+    assert_eq!(pages[1]["kept_by"], "kept by a large object of 1.25 MiB");
+    assert_eq!((&pages[1]["tier"], &pages[1]["pinned"]), (&"hugetlb".into(), &true.into()));
+    assert_eq!(map["sparse"], serde_json::json!({"pages": 1, "held_bytes": 2 << 20, "used_bytes": 4096 + 3 * 64}));
+    assert_eq!((&arena["used_bytes"], &arena["used_peak_bytes"]), (&(42 << 15).into(), &(64 << 15).into()));
+    assert_eq!(arena["advice"]["setting"], "HG_SIZE=2304k:96m");
+    let text = String::from_utf8(hg_top(&[&arguments[..], &["text"]].concat()).stdout).unwrap();
+    assert!(text.contains("page 0 holds 2.00 MiB: 2 spans; kept by 1 live 4 KiB cell (class 4096)"), "{text}");
+    let without = hg_top(&["--pid", &target.pid(), "--no-ebpf", "-i", "0.1", "-O", "json"]);
+    let document: Value = serde_json::from_slice(&without.stdout).unwrap();
+    assert!(document["processes"][0]["arenas"][0].get("map").is_none());
+}
+
+#[test]
+fn advice_a_recording_and_what_a_profile_makes_of_it() {
+    let target = FakePage::start("map");
+    let output = hg_top(&["advise", "--pid", &target.pid()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["advice     HG_SIZE=2304k:96m (sure: low)", "tier: 4K instead of THP", "echo madvise > "] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let output = hg_top(&["advise", "--pid", &target.pid(), "-O", "json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let advice = &document["arenas"][0]["advice"];
+    assert_eq!((&advice["init_bytes"], &advice["sure"]), (&(2304 << 10).into(), &"low".into()));
+
+    let file = std::env::temp_dir().join(format!("hg-top-trace-{}", std::process::id()));
+    let path = file.to_str().unwrap();
+    let record = ["advise", "--pid", &target.pid(), "-i", "0.1", "--seconds", "1", "--record", path];
+    let output = hg_top(&record);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let trace = std::fs::read_to_string(&file).unwrap();
+    let first: Value = serde_json::from_str(trace.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["used"], &first["committed"]), (&(42 << 15).into(), &(120 << 15).into()));
+    assert!((8..=11).contains(&trace.lines().count()), "{trace}");
+    let again = hg_top(&record);
+    assert_eq!(again.status.code(), Some(1), "a recording is not overwritten: {}", stderr(&again));
+
+    let profile = "scale up to 64m on 70% for 2 cycles / scale down to 1m on 30% for 3 cycles";
+    let output = hg_top(&["advise", "--what-if", profile, "--trace", path, "--size", "1m:64m"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("committed  mean") && text.contains("used       peak 1.31 MiB"), "{text}");
+    let output = hg_top(&["advise", "--what-if", profile, "--trace", path, "-O", "json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["used_peak_bytes"], 42 << 15);
+    let bad = hg_top(&["advise", "--what-if", "scale sideways", "--trace", path]);
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(stderr(&bad).contains("line 1, column 7: want `up` or `down`"), "{}", stderr(&bad));
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(hg_top(&["advise"]).status.code(), Some(2));
+    assert_eq!(hg_top(&["advise", "--pid", "999999999"]).status.code(), Some(3));
+}
+
+#[test]
 fn several_samples_are_one_document_a_line() {
     let target = FakePage::start("honest");
     let output = hg_top(&["--pid", &target.pid(), "--no-ebpf", "-i", "0.1", "-n", "3", "-O", "json"]);

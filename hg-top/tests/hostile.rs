@@ -55,6 +55,40 @@ fn lying_numbers_do_no_harm() {
 }
 
 #[test]
+fn records_that_make_no_sense_are_damaged_pages() {
+    let target = FakePage::start("lying-map");
+    let arguments = ["--pid", &target.pid(), "--no-ebpf", "-i", "0.1", "--once", "--map", "-O"];
+    let output = hg_top(&[&arguments[..], &["json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let arena = &document["processes"][0]["arenas"][0];
+    let map = &arena["map"];
+    assert_eq!(map["total"]["span_bytes"], 7 << 15, "the one run that fits is believed");
+    assert_eq!(map["total"]["damaged_bytes"], 121 << 15, "{}", map["total"]);
+    assert!(map["pages"][0]["kept_by"].as_str().unwrap().contains("make no sense"), "{}", map["pages"][0]);
+    assert_eq!(arena["decisions"].as_array().unwrap().len(), 32);
+    assert_eq!(arena["decisions"][0]["verdict"], Value::Null);
+    let text = hg_top(&[&arguments[..], &["text"]].concat());
+    assert_eq!(text.status.code(), Some(0), "{}", stderr(&text));
+    assert!(text.stdout.len() < 4 << 20, "{} bytes", text.stdout.len());
+}
+
+#[test]
+fn memory_that_answers_no_read_holds_up_nobody() {
+    let target = match FakePage::try_start(&common::example(), "silent-map") {
+        Ok(target) => target,
+        Err(_) => return eprintln!("skipped: needs root and userfaultfd"),
+    };
+    let begin = std::time::Instant::now();
+    let output = hg_top(&["--pid", &target.pid(), "--no-ebpf", "-i", "0.1", "--once", "--map", "-O", "json"]);
+    assert!(begin.elapsed() < std::time::Duration::from_secs(9), "{:?}", begin.elapsed());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let map = &document["processes"][0]["arenas"][0]["map"];
+    assert!(map["error"].as_str().unwrap().contains("within 5 s"), "{map}");
+}
+
+#[test]
 fn a_block_in_the_middle_of_a_change_is_torn_and_alerted() {
     let target = FakePage::start("writing");
     let output = look(&target);

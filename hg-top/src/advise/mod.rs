@@ -8,6 +8,9 @@ use std::time::Duration;
 use hg_probes::words::{Cause, Tier, TierReason};
 
 pub mod host;
+pub mod record;
+pub mod run;
+pub mod what_if;
 
 pub use host::Host;
 
@@ -78,9 +81,9 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// `INIT:CAP` as the program takes it: `352m:640m`.
-    pub fn sizes(&self) -> String {
-        format!("{}:{}", size(self.init), size(self.cap))
+    /// `INIT:CAP` as a program takes it: `HG_SIZE=352m:640m`.
+    pub fn setting(&self) -> String {
+        format!("HG_SIZE={}:{}", size(self.init), size(self.cap))
     }
 }
 
@@ -93,11 +96,18 @@ pub fn advise(figures: &Figures, before: Option<&Figures>, now: MonotonicNs, hos
     }
     let granule = if used_peak < GRANULE { SMALL_GRANULE } else { GRANULE };
     let up = |bytes: u64| bytes.div_ceil(granule).saturating_mul(granule);
-    // An eighth more than ever was in use starts without a growth; twice as much leaves room for what was not seen yet.
-    let init = up(used_peak.saturating_add(used_peak / 8));
-    let cap = up(used_peak.saturating_mul(2)).max(up(figures.committed_peak));
+    // INIT is never given back. An eighth more than ever was in use starts without a growth; but where most of the peak is
+    // idle now it was a spike, which an arena grows for and gives back after. Twice the peak is room for what was not seen.
+    let spike = figures.used() < used_peak / 2;
+    let base = if spike { figures.used().max(figures.floor) } else { used_peak };
+    let init = up(base.saturating_add(base / 8).max(granule));
+    // No arena does with less than a granule of address space.
+    let cap = up(used_peak.saturating_mul(2)).max(up(figures.committed_peak)).max(GRANULE);
     let up_time = Duration::from_nanos(now.saturating_sub(figures.created_at));
-    let (sure, doubts) = doubts(figures, before, used_peak, up_time);
+    let (sure, mut doubts) = doubts(figures, before, used_peak, up_time);
+    if spike {
+        doubts.push("less than half of the peak is in use now: INIT goes by what is, CAP by the peak".into());
+    }
     let evidence = format!(
         "{} were in use and {} committed at the peak, in {}; the floor is {}",
         unit::bytes(used_peak),
@@ -220,7 +230,7 @@ mod tests {
 
     fn figures() -> Figures {
         Figures {
-            spans: 100 << 20,
+            spans: 200 << 20,
             used_peak: 300 << 20,
             committed: 200 << 20,
             committed_peak: 420 << 20,
@@ -236,10 +246,13 @@ mod tests {
     #[test]
     fn sizes_come_from_the_peaks() {
         let advice = advise(&figures(), Some(&figures()), DAY, &Host::default()).unwrap();
-        assert_eq!((advice.sizes().as_str(), advice.sure), ("352m:608m", Sure::High));
+        assert_eq!((advice.setting().as_str(), advice.sure), ("HG_SIZE=352m:608m", Sure::High));
         assert!(advice.doubts.is_empty(), "{:?}", advice.doubts);
-        let small = Figures { spans: 1 << 20, used_peak: 3 << 20, committed_peak: 16 << 20, ..figures() };
-        assert_eq!(advise(&small, None, DAY, &Host::default()).unwrap().sizes(), "3584k:16m");
+        let spike = Figures { spans: 20 << 20, ..figures() };
+        let advice = advise(&spike, None, DAY, &Host::default()).unwrap();
+        assert_eq!((advice.setting().as_str(), advice.doubts.len()), ("HG_SIZE=32m:608m", 1));
+        let small = Figures { spans: 2 << 20, used_peak: 3 << 20, committed_peak: 16 << 20, ..figures() };
+        assert_eq!(advise(&small, None, DAY, &Host::default()).unwrap().setting(), "HG_SIZE=3584k:16m");
         assert!(advise(&Figures::default(), None, DAY, &Host::default()).is_none());
         let absurd = Figures { used_peak: u64::MAX, committed_peak: u64::MAX, spans: u64::MAX, ..figures() };
         assert_eq!(advise(&absurd, None, 0, &Host::default()).unwrap().sure, Sure::Low);

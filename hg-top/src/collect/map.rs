@@ -1,6 +1,7 @@
 //! Reads page maps in a thread of its own: a large arena must not hold up the screen, and memory of a hostile target may
 //! answer no read at all. At most one request is under way.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::model::Figures;
-use crate::model::map::{Detail, PageMap};
+use crate::model::map::{Detail, Page, PageMap};
+use crate::model::{Figures, Snapshot};
 use crate::process::Process as Proc;
 use crate::source::stats::copy::denied_or_gone;
 use crate::source::stats::{keeps, map};
@@ -103,6 +104,55 @@ impl MapReader {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
+}
+
+/// The pages of an arena, and what keeps each of them.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    /// The map.
+    pub map: Arc<PageMap>,
+    /// What keeps the pages that are not wholly free, by their number.
+    pub details: BTreeMap<usize, Detail>,
+}
+
+/// Pages by pid and number of the arena; or why there are none.
+pub type Maps = BTreeMap<(u32, u32), Result<Pages, String>>;
+
+/// Pages that are looked at closely, of one arena.
+const MAX_DETAILS: usize = 8192;
+
+/// The pages of all arenas of a snapshot.
+pub fn read_all(snapshot: &Snapshot) -> io::Result<Maps> {
+    let mut maps = Maps::new();
+    for (pid, process) in snapshot.processes.iter().filter(|(_, process)| process.exited.is_none()) {
+        for (number, arena) in &process.arenas {
+            let Some(figures) = &arena.figures else { continue };
+            let first = Request {
+                arena: (*pid, *number),
+                start_ticks: process.identity.start_ticks,
+                figures: figures.clone(),
+                known: None,
+                pages: 0..0,
+            };
+            // A thread each: one that is stuck does not answer for the next arena.
+            maps.insert((*pid, *number), read_pages(&mut MapReader::start()?, first));
+        }
+    }
+    Ok(maps)
+}
+
+fn read_pages(reader: &mut MapReader, first: Request) -> Result<Pages, String> {
+    let silent = || "the process's memory does not let itself be read within 5 s".to_owned();
+    let (map, _) = reader.read(first.clone()).ok_or_else(silent)?.found?;
+    let mut details = BTreeMap::new();
+    let kept = |(number, page): (usize, &Page)| (page.slices.span + page.slices.large > 0).then_some(number);
+    for page in map.pages.iter().enumerate().filter_map(kept).take(MAX_DETAILS) {
+        let request = Request { known: Some(map.clone()), pages: page..page + 1, ..first.clone() };
+        if let (_, Some(detail)) = reader.read(request).ok_or_else(silent)?.found? {
+            details.insert(page, detail);
+        }
+    }
+    Ok(Pages { map, details })
 }
 
 fn read(request: Request) -> Result<(Arc<PageMap>, Option<Detail>), String> {

@@ -262,6 +262,13 @@ fn refused(errors: Vec<PageError>) -> Failure {
     }
 }
 
+impl From<PageError> for Failure {
+    fn from(error: PageError) -> Failure {
+        let text = error.to_string();
+        Failure::of(error, text)
+    }
+}
+
 impl Failure {
     fn of(error: PageError, text: String) -> Failure {
         match error {

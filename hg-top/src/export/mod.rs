@@ -1,4 +1,5 @@
 //! Snapshots for machines and for pipes.
 
+pub mod arena;
 pub mod json;
 pub mod text;

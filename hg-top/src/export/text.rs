@@ -3,8 +3,7 @@
 use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::alert::Alerts;
-use crate::event::Event;
+use super::json::Beside;
 use crate::model::reconcile::Sum;
 use crate::model::scope::Scope;
 use crate::model::timeline::{Basis, Timeline};
@@ -18,16 +17,17 @@ const MAX_EVENTS: usize = 30;
 const MAX_LOCKS: usize = 30;
 
 /// The newest snapshot as text. Rates need two snapshots; until then they are `-`.
-pub fn render(timeline: &Timeline, events: &[Event], alerts: &Alerts) -> String {
+pub fn render(timeline: &Timeline, beside: Beside<'_>) -> String {
     let mut text = String::new();
     if let Some(latest) = timeline.latest() {
         // Writing to a string cannot fail.
-        let _ = write(&mut text, latest, timeline, events, alerts);
+        let _ = write(&mut text, latest, timeline, beside);
     }
     text
 }
 
-fn write(out: &mut String, latest: &Snapshot, timeline: &Timeline, events: &[Event], alerts: &Alerts) -> fmt::Result {
+fn write(out: &mut String, latest: &Snapshot, timeline: &Timeline, beside: Beside<'_>) -> fmt::Result {
+    let Beside { events, alerts, .. } = beside;
     let ebpf = match &latest.ebpf {
         EbpfState::On { attached, found } => format!("eBPF {attached}/{found} sites"),
         EbpfState::Off(why) => format!("eBPF off: {why}"),
@@ -47,6 +47,14 @@ fn write(out: &mut String, latest: &Snapshot, timeline: &Timeline, events: &[Eve
     }
     summary(out, latest)?;
     arenas(out, latest)?;
+    for (pid, process) in &latest.processes {
+        for (number, arena) in &process.arenas {
+            super::arena::figures(out, *pid, arena, latest.at)?;
+            if let Some(map) = beside.maps.and_then(|maps| maps.get(&(*pid, *number))) {
+                super::arena::map(out, map)?;
+            }
+        }
+    }
     classes(out, latest, timeline)?;
     locks(out, latest, timeline)?;
     let older = events.len().saturating_sub(MAX_EVENTS);

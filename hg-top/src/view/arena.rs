@@ -84,7 +84,7 @@ fn fact(pane: &mut Pane<'_>, y: u16, label: &str, pieces: &[(String, Style)]) {
 }
 
 /// `4K instead of THP: …`, and whether that is fine.
-pub(super) fn tier(figures: &Figures) -> (String, Style) {
+pub fn tier(figures: &Figures) -> (String, Style) {
     let label = |tier: Option<Tier>| tier.map_or("unknown", Tier::label);
     let why = figures.tier_reason.map_or("unknown reason", TierReason::label);
     let (got, wanted) = (label(figures.tier), label(figures.tier_wanted));
@@ -97,7 +97,7 @@ pub(super) fn tier(figures: &Figures) -> (String, Style) {
 }
 
 /// What is pinned, and whether that is what was asked for.
-pub(super) fn pin(figures: &Figures) -> (String, Style) {
+pub fn pin(figures: &Figures) -> (String, Style) {
     match (figures.pin_wanted, figures.pin_errno) {
         (false, _) => ("not asked".into(), theme::PLAIN),
         (true, 0) => (format!("{} of {}", bytes(figures.pinned), bytes(figures.committed)), theme::GOOD),
@@ -109,7 +109,7 @@ pub(super) fn pin(figures: &Figures) -> (String, Style) {
 }
 
 /// What each tier backs: `THP 312 MiB, 4K 12.0 MiB`; empty if no page tells.
-pub(super) fn tiers(figures: &Figures) -> String {
+pub fn tiers(figures: &Figures) -> String {
     named(&figures.tier_bytes, |number, size| {
         let tier = Tier::from_u64(number).map_or("unknown tier", Tier::label);
         format!("{tier} {}", bytes(size))
@@ -117,7 +117,7 @@ pub(super) fn tiers(figures: &Figures) -> String {
 }
 
 /// Why it was stepped down from the tier wanted: `3 × hugetlb pool empty`.
-pub(super) fn steps_down(figures: &Figures) -> String {
+pub fn steps_down(figures: &Figures) -> String {
     named(&figures.tier_reasons, |number, times| {
         let reason = TierReason::from_u64(number);
         if matches!(reason, Some(TierReason::Obtained | TierReason::NotAsked)) {
@@ -128,7 +128,7 @@ pub(super) fn steps_down(figures: &Figures) -> String {
 }
 
 /// Refusals or failures by cause: `2 × cap reached`.
-pub(super) fn causes(counts: &[u64]) -> String {
+pub fn causes(counts: &[u64]) -> String {
     named(counts, |number, times| {
         format!("{} × {}", count(times), Cause::from_u64(number).map_or("unknown cause", Cause::label))
     })
@@ -249,10 +249,7 @@ fn give_back(f: &Figures, policy: Option<&Policy>, now: MonotonicNs) -> Fact {
 fn summary(advice: &Advice) -> Vec<(String, Style)> {
     let short = |doubt: &String| doubt.split(':').next().unwrap_or_default().to_owned();
     let why = advice.doubts.first().map_or_else(String::new, |doubt| format!(" ({})", short(doubt)));
-    vec![
-        (format!("INIT:CAP {}", advice.sizes()), theme::STRONG),
-        (format!("   sure: {}{why}", advice.sure.label()), sure(advice.sure)),
-    ]
+    vec![(advice.setting(), theme::STRONG), (format!("   sure: {}{why}", advice.sure.label()), sure(advice.sure))]
 }
 
 fn sure(sure: Sure) -> Style {
@@ -313,7 +310,7 @@ pub(super) fn advice(pane: &mut Pane<'_>, advice: Option<&Advice>) -> u16 {
     let Some(advice) = advice else { return 0 };
     let note = format!("sure: {}", advice.sure.label());
     pane.heading(1, 0, width.saturating_sub(2), "ADVICE", &note);
-    pane.line(1, 1, &[("INIT:CAP ", theme::DIM), (&advice.sizes(), theme::STRONG)]);
+    pane.put(1, 1, &advice.setting(), theme::STRONG);
     let mut y = pane.wrap(1, 2, &advice.evidence, theme::PLAIN);
     for doubt in &advice.doubts {
         y = pane.wrap(1, y, &format!("but: {doubt}"), theme::DIM);

@@ -112,7 +112,7 @@ fn cells(pane: &mut Pane<'_>, app: &App, map: &PageMap) {
 }
 
 /// How full a page is: a glyph that reads without colour.
-pub(super) fn heat(page: &Page, slice_bytes: u64) -> (&'static str, Style) {
+pub fn heat(page: &Page, slice_bytes: u64) -> (&'static str, Style) {
     let slices = &page.slices;
     let backed = match page.tier {
         Some(Tier::Thp | Tier::Collapsed | Tier::Hugetlb | Tier::Mid) => theme::LIVE,

@@ -16,13 +16,13 @@ use crate::model::{EbpfState, Snapshot};
 use crate::process;
 use crate::unit;
 
-mod arena;
+pub mod arena;
 mod arenas;
 mod classes;
 mod events;
 mod help;
 pub mod locks;
-mod map;
+pub mod map;
 mod page;
 pub mod paint;
 mod processes;

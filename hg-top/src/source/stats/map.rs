@@ -35,6 +35,8 @@ pub(super) struct Shape<'a> {
     pub(super) page_slices: u64,
     /// Slices that are looked at.
     pub(super) top: u64,
+    /// Slices that there are.
+    pub(super) all: u64,
 }
 
 /// A run as a walk finds it.
@@ -65,18 +67,18 @@ impl<'a> Shape<'a> {
             && figures.page_bytes.is_multiple_of(slice_bytes)
             && (1..=4096).contains(&page_slices);
         let there = records.runs != 0 && records.spans != 0 && records.descriptors != 0;
-        let top = records.top.min(MAX_SLICES);
-        (sane && there).then_some(Shape { records, slice_bytes, page_slices, top })
+        let (all, top) = (records.top, records.top.min(MAX_SLICES));
+        (sane && there).then_some(Shape { records, slice_bytes, page_slices, top, all })
     }
 
-    /// The same with as many slices as there are now: the arena may have grown since the stats page was read. Returns how
-    /// many that are, looked at or not.
-    pub(super) fn renew(&mut self, memory: Memory) -> io::Result<u64> {
+    /// The same with as many slices as there are now: the arena may have grown since the stats page was read.
+    pub(super) fn renew(&mut self, memory: Memory) -> io::Result<()> {
         let mut word = [0; 8];
-        let read = memory.read(self.records.top_at, &mut word)?;
-        let all = if read { u64::from_ne_bytes(word) } else { self.records.top };
-        self.top = all.min(MAX_SLICES);
-        Ok(all)
+        if memory.read(self.records.top_at, &mut word)? {
+            self.all = u64::from_ne_bytes(word);
+            self.top = self.all.min(MAX_SLICES);
+        }
+        Ok(())
     }
 
     /// Calls `found` for each run from the one at slice `from` on, until it says to stop or the top is reached. Records are
@@ -120,19 +122,9 @@ struct Chunk {
 impl Chunk {
     fn read(shape: &Shape<'_>, memory: Memory, start: u64, slices: u64) -> io::Result<Chunk> {
         let slices = (shape.top - start).min(slices);
-        let table = |address: u64, size: usize| {
-            let len = size * slices as usize;
-            let address = start.checked_mul(size as u64).and_then(|offset| address.checked_add(offset));
-            let mut bytes = vec![0; len];
-            // What cannot be read is zeros, which is no run: damaged.
-            let whole = match address {
-                Some(address) => memory.gather(&[Piece { address, len }], &mut bytes)? == 1,
-                None => false,
-            };
-            if !whole {
-                bytes.fill(0);
-            }
-            io::Result::Ok(bytes)
+        let table = |address: u64, size: usize| match start.checked_mul(size as u64) {
+            Some(offset) => copy(memory, address.saturating_add(offset), size * slices as usize),
+            None => Ok(vec![0; size * slices as usize]),
         };
         Ok(Chunk {
             start,
@@ -168,15 +160,31 @@ impl Chunk {
             }
             _ => Kind::Damaged,
         };
-        let fits = length > 0 && length <= shape.top - at;
         match kind {
             Kind::Damaged => Run { head: at, length: 1, kind },
-            // The arena is larger than what is looked at: its last run may end behind that.
-            _ if length > 0 && shape.top == MAX_SLICES => Run { head: at, length: length.min(shape.top - at), kind },
-            _ if fits => Run { head: at, length, kind },
+            // Of an arena larger than what is looked at, the last run may end behind that.
+            _ if (1..=shape.all - at).contains(&length) => Run { head: at, length: length.min(shape.top - at), kind },
             _ => Run { head: at, length: 1, kind: Kind::Damaged },
         }
     }
+}
+
+/// Copies what can be read from an address on; what cannot is zeros, which is no run.
+fn copy(memory: Memory, address: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    // Piece by piece up to the ends of pages: the first that cannot be read ends it.
+    let mut pieces = Vec::with_capacity(len / 4096 + 2);
+    let mut at = 0;
+    while at < len {
+        let Some(address) = address.checked_add(at as u64) else { break };
+        let piece = Piece { address, len: (4096 - (address % 4096) as usize).min(len - at) };
+        at += piece.len;
+        pieces.push(piece);
+    }
+    let whole = memory.gather(&pieces, &mut bytes[..at])?;
+    let read = pieces[..whole].iter().map(|piece| piece.len).sum::<usize>();
+    bytes[read..].fill(0);
+    Ok(bytes)
 }
 
 /// Reads the map of an arena of process `pid`; `None` if its page tells of no records.
@@ -185,9 +193,8 @@ pub fn read(pid: u32, figures: &Figures) -> io::Result<Option<PageMap>> {
     let memory = Memory::of(pid);
     let begin = Instant::now();
     let mut best: Option<Vec<Page>> = None;
-    let mut all = 0;
     for _ in 0..TRIES {
-        all = shape.renew(memory)?;
+        shape.renew(memory)?;
         let pages = pages(&shape, memory)?;
         let damage = |pages: &[Page]| pages.iter().map(|page| page.slices.damaged).sum::<u64>();
         let found = damage(&pages);
@@ -199,7 +206,7 @@ pub fn read(pid: u32, figures: &Figures) -> io::Result<Option<PageMap>> {
         }
     }
     let pages = best.unwrap_or_default();
-    let left_out = all.div_ceil(shape.page_slices).saturating_sub(pages.len() as u64);
+    let left_out = shape.all.div_ceil(shape.page_slices).saturating_sub(pages.len() as u64);
     Ok(Some(PageMap {
         read_at: monotonic_ns(),
         took: begin.elapsed(),

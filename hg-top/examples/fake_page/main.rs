@@ -9,13 +9,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use hg_probes::page::{self, GRID_LOCK, StatsPage};
-use hg_probes::words::{Reason, Tier};
+use hg_probes::words::{Reason, Tier, TierReason};
+
+mod map;
 
 /// Sizes of the classes shown.
 const SIZES: [u32; 3] = [16, 64, 4096];
 
 /// Heads of front caches: two fronts with one head per class, each saying that 8 entries of 16 bytes are in.
-static FRONTS: [[AtomicU64; SIZES.len()]; 2] = [const { [const { AtomicU64::new(128) }; SIZES.len()] }; 2];
+static FRONTS: [[AtomicU64; SIZES.len()]; 2] =
+    [const { [const { AtomicU64::new(8 * 16 / page::FRONT_UNIT as u64) }; SIZES.len()] }; 2];
 
 fn main() {
     let how = std::env::args().nth(1).unwrap_or_default();
@@ -36,6 +39,9 @@ fn main() {
         "small-size" => header.size.store(64, Relaxed),
         "many-classes" => header.class_count.store(u32::MAX, Relaxed),
         "lying-numbers" => lying(page),
+        "map" => map::honest(page),
+        "lying-map" => map::lying(page),
+        "silent-map" => map::silent(page),
         "names" => {
             let hostile = *b"\x1b[2Jm\xffalloc\n\x1b]0;x\x07 0123456789abc";
             for (word, bytes) in header.name.iter().zip(hostile.chunks(8)) {
@@ -82,7 +88,8 @@ fn honest(page: &StatsPage) {
     set(&header.metadata_bytes, 1 << 20);
     header.tier.store(Tier::Base as u32, Relaxed);
     header.tier_wanted.store(Tier::Thp as u32, Relaxed);
-    header.tier_reason.store(4, Relaxed);
+    header.tier_reason.store(TierReason::SysfsNever as u32, Relaxed);
+    set(&header.created_ns, monotonic_ns());
     set(&header.grows, 4);
     for (index, size) in SIZES.into_iter().enumerate() {
         let class = &page.classes[index];
@@ -197,4 +204,12 @@ fn cut(length: usize) {
 fn rename(name: &std::ffi::CStr) {
     // SAFETY: the name is a C string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// The clock of stats pages.
+fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec, to which the pointer is valid.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

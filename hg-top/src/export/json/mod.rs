@@ -9,10 +9,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hg_probes::page::BUCKETS;
 use serde::Serialize;
 
+mod elastic;
+mod map;
+
+pub use elastic::Advice;
+use elastic::Elastic;
+use map::Map;
+
+use crate::advise::Host;
 use crate::alert::{Alert, Alerts};
+use crate::collect::map::Maps;
 use crate::event::{Event, Value};
 use crate::model;
 use crate::model::EbpfState;
+use crate::model::scope::same_process;
 
 /// Version of the document.
 pub const VERSION: u32 = 1;
@@ -86,7 +96,11 @@ struct Arena {
     grow_blocked: Option<bool>,
     corruptions: BTreeMap<String, u64>,
     allocs_failed: BTreeMap<String, u64>,
+    #[serde(flatten)]
+    elastic: Elastic,
     torn_blocks: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    map: Option<Map>,
     classes: Vec<Class>,
     locks: Vec<Lock>,
 }
@@ -181,12 +195,23 @@ struct AlertEntry {
     stack: Vec<String>,
 }
 
-/// The document of a snapshot, with the events and alerts up to it.
-pub fn document<'a>(
-    snapshot: &model::Snapshot,
-    events: impl IntoIterator<Item = &'a Event>,
-    alerts: &Alerts,
-) -> Document {
+/// What a document tells beside the snapshot.
+#[derive(Clone, Copy)]
+pub struct Beside<'a> {
+    /// The snapshot before it.
+    pub before: Option<&'a model::Snapshot>,
+    /// Events up to it.
+    pub events: &'a [Event],
+    /// Alerts so far.
+    pub alerts: &'a Alerts,
+    /// What the host offers.
+    pub host: &'a Host,
+    /// Page maps, if they were asked for.
+    pub maps: Option<&'a Maps>,
+}
+
+/// The document of a snapshot.
+pub fn document(snapshot: &model::Snapshot, beside: Beside<'_>) -> Document {
     let read = snapshot.processes.values().any(|process| process.arenas.values().any(|arena| arena.figures.is_some()));
     let page_error = snapshot.processes.values().find_map(|process| process.page_error.clone());
     Document {
@@ -203,14 +228,25 @@ pub fn document<'a>(
                 }
             },
         },
-        processes: snapshot.processes.values().map(process).collect(),
-        events: events.into_iter().map(event).collect(),
-        alerts: alerts.all().into_iter().map(alert).collect(),
+        processes: snapshot.processes.values().map(|of| process(of, snapshot, beside)).collect(),
+        events: beside.events.iter().map(event).collect(),
+        alerts: beside.alerts.all().into_iter().map(alert).collect(),
         lost_events: snapshot.lost_events(),
     }
 }
 
-fn process(process: &model::Process) -> Process {
+fn process(process: &model::Process, snapshot: &model::Snapshot, beside: Beside<'_>) -> Process {
+    let before = beside.before.and_then(|before| same_process(before, process));
+    let arena = |(number, of): (&u32, &model::Arena)| Arena {
+        elastic: Elastic::of(
+            of,
+            before.and_then(|before| before.arenas.get(number)?.figures.as_ref()),
+            snapshot,
+            beside.host,
+        ),
+        map: beside.maps.and_then(|maps| maps.get(&(process.identity.pid, *number))).map(Map::of),
+        ..arena(*number, of)
+    };
     let identity = &process.identity;
     Process {
         pid: identity.pid,
@@ -224,7 +260,7 @@ fn process(process: &model::Process) -> Process {
         rss_bytes: process.memory.map(|memory| memory.rss),
         hugetlb_bytes: process.memory.map(|memory| memory.hugetlb),
         threads: process.memory.map(|memory| memory.threads),
-        arenas: process.arenas.iter().map(|(number, of)| arena(*number, of)).collect(),
+        arenas: process.arenas.iter().map(arena).collect(),
     }
 }
 
@@ -234,11 +270,6 @@ fn arena(number: u32, arena: &model::Arena) -> Arena {
     let sum = |of: &dyn Fn(&model::Class) -> u64| {
         let sizes = arena.classes.iter().map(|(size, class)| of(class).saturating_mul(u64::from(*size)));
         sizes.fold(0, u64::saturating_add)
-    };
-    let named = |list: Option<&Vec<u64>>, word: fn(u64) -> Option<&'static str>| {
-        let counts = list.into_iter().flatten().enumerate().filter(|(_, count)| **count > 0);
-        let name = |number: usize| word(number as u64).map_or_else(|| number.to_string(), str::to_owned);
-        counts.map(|(number, count)| (name(number), *count)).collect()
     };
     Arena {
         arena: number,
@@ -267,7 +298,9 @@ fn arena(number: u32, arena: &model::Arena) -> Arena {
         allocs_failed: named(figures.map(|f| &f.allocs_failed), |number| {
             hg_probes::words::Cause::from_u64(number).map(|cause| cause.label())
         }),
+        elastic: Elastic::default(),
         torn_blocks: arena.torn,
+        map: None,
         classes: arena.classes.iter().map(|(size, of)| class(*size, of)).collect(),
         locks: arena.locks.iter().filter_map(|(key, of)| lock(*key, of)).collect(),
     }
@@ -356,6 +389,13 @@ fn alert(alert: &Alert) -> AlertEntry {
         stack_id: alert.stack_id,
         stack: alert.stack.clone(),
     }
+}
+
+/// Counts by their words; those that are 0 are left out, and a number without a word stays one.
+fn named(list: Option<&Vec<u64>>, word: fn(u64) -> Option<&'static str>) -> BTreeMap<String, u64> {
+    let counts = list.into_iter().flatten().enumerate().filter(|(_, count)| **count > 0);
+    let name = |number: usize| word(number as u64).map_or_else(|| number.to_string(), str::to_owned);
+    counts.map(|(number, count)| (name(number), *count)).collect()
 }
 
 /// Seconds since 1970, to the millisecond.
