@@ -90,7 +90,6 @@ pub(crate) const ATTEMPTS: u32 = 1000;
 const NEW: u32 = 0;
 const STARTING: u32 = 1;
 const STARTED: u32 = 2;
-const FAILED: u32 = 3;
 
 impl Arena {
     pub(crate) const fn new(number: u32, name: &'static str) -> Self {
@@ -139,7 +138,8 @@ impl Arena {
             match self.phase.compare_exchange(NEW, STARTING, Acquire, Acquire) {
                 Ok(_) => {
                     let started = self.start().is_ok();
-                    self.phase.store(if started { STARTED } else { FAILED }, Release);
+                    // What the system refused now it may grant later.
+                    self.phase.store(if started { STARTED } else { NEW }, Release);
                     futex::wake(&self.phase, u32::MAX >> 1);
                     if started {
                         // May allocate, hence after the start.
@@ -160,8 +160,15 @@ impl Arena {
         let ids = if area.registered { env::possible_cpus() } else { 0 };
         self.sampler.start(config.sample_bytes);
         let tables = reserve_tables(config.cap_bytes)?;
-        self.fronts.start(area, ids)?;
-        let page_address = memory::map_named(page::NAME, size_of::<StatsPage>())?;
+        let fronts = self.fronts.start(area, ids);
+        let page_address = match fronts.and_then(|()| memory::map_named(page::NAME, size_of::<StatsPage>())) {
+            Ok(address) => address,
+            Err(errno) => {
+                self.fronts.end();
+                tables.unreserve();
+                return Err(errno);
+            }
+        };
         // SAFETY: S6, the mapping has the page's size and alignment, reads as zero, and stays.
         let page: &'static StatsPage = unsafe { &*(page_address as *const StatsPage) };
 

@@ -28,7 +28,7 @@ pub(crate) use current::Front;
 use crate::cell::Entry;
 use crate::size_class::{CLASSES, COUNT};
 use crate::sys::rseq::Area;
-use crate::sys::{Errno, memory};
+use crate::sys::{Errno, memory, pages};
 use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use hg_probes::page::{FRONT_MASK, FRONT_UNIT};
 
@@ -189,14 +189,27 @@ impl Fronts {
 
     /// Maps the blocks for ids below `ids`, and those of the slots.
     pub(crate) fn start(&self, area: Area, ids: usize) -> Result<(), Errno> {
-        let bytes = (ZERO_BLOCKS + ids + slot::COUNT) * BLOCK;
+        let bytes = region_bytes(ids);
         let region = memory::reserve(bytes)?;
-        memory::commit(region, bytes)?;
+        if let Err(errno) = memory::commit(region, bytes) {
+            memory::unmap(region, bytes);
+            return Err(errno);
+        }
+        // A huge page for each block that is touched would be a waste. Kernels without them refuse.
+        let _ = pages::avoid_huge(region, bytes);
         self.blocks.store(region + ZERO_BLOCKS * BLOCK, Relaxed);
         self.rseq_blocks.store(ids, Relaxed);
         self.id.store(area.id, Relaxed);
         self.sequence.store(area.sequence, Relaxed);
         Ok(())
+    }
+
+    /// Unmaps the blocks again, if there are any: the arena's start failed.
+    pub(crate) fn end(&self) {
+        let blocks = self.blocks.swap(0, Relaxed);
+        if blocks != 0 {
+            memory::unmap(blocks - ZERO_BLOCKS * BLOCK, region_bytes(self.rseq_blocks()));
+        }
     }
 
     /// Address of block 0.
@@ -311,6 +324,11 @@ impl Fronts {
         self.block_head(block).zone_cells_bytes.fetch_add(initial_bytes(class), Relaxed);
         self.head(block, class).cap.store(zone(class) + initial_cap(class), Relaxed);
     }
+}
+
+/// Bytes of all blocks where so many ids have one.
+const fn region_bytes(ids: usize) -> usize {
+    (ZERO_BLOCKS + ids + slot::COUNT) * BLOCK
 }
 
 /// Where a class's zone begins, bytes into a block; for the class behind the last, where the last zone ends.

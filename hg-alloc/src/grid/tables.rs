@@ -166,6 +166,11 @@ impl Tables {
         })
     }
 
+    /// Unmaps the reservation again: the arena's start failed.
+    pub(crate) fn unreserve(&self) {
+        memory::unmap(self.descriptors, self.base - self.descriptors + ((self.cap as usize) << SLICE_SHIFT));
+    }
+
     /// Makes the records of slices `from..to` accessible, and those of one slice more: the run behind the top is looked at.
     pub(super) fn commit_slices(&self, from: u32, to: u32) -> Result<usize, Errno> {
         let mut committed = 0;
