@@ -80,17 +80,23 @@ impl MapReader {
 
     /// The answer, if it has come.
     pub fn answer(&mut self) -> Option<Answer> {
-        let mut bytes = [0; 8];
-        while (&self.wake).read(&mut bytes).is_ok_and(|read| read > 0) {}
+        self.acknowledge();
         let answer = self.answers.try_recv().ok()?;
         self.asked = None;
         Some(answer)
+    }
+
+    /// Empties the pipe: a full one would hold the thread up.
+    fn acknowledge(&self) {
+        let mut bytes = [0; 8];
+        while (&self.wake).read(&mut bytes).is_ok_and(|read| read > 0) {}
     }
 
     /// Asks, and waits for the answer: `None` if it does not come in time.
     pub fn read(&mut self, request: Request) -> Option<Answer> {
         self.ask(request);
         let answer = self.answers.recv_timeout(PATIENCE).ok()?;
+        self.acknowledge();
         self.asked = None;
         Some(answer)
     }
@@ -200,6 +206,9 @@ mod tests {
         let (map, detail) = found.unwrap();
         assert_eq!(map.total().slices.damaged, map::MAX_SLICES, "nothing there can be read");
         assert!(map.left_out > 1 << 40 && detail.is_some());
+        for _ in 0..2000 {
+            assert!(reader.read(request(me, ticks, Figures::default())).is_some(), "the thread is held up");
+        }
         assert!(reader.answer().is_none() && !reader.stuck());
     }
 }

@@ -86,10 +86,12 @@ impl Decision {
                 format!("page {} pinned by {} cell{plural} of {size}", self.page, unit::count(self.cells))
             }
             Some(Why::PinnedByLarge) => format!("page {} {label}", self.page),
+            // 0 is no limit.
+            _ if self.percent.1 == 0 && self.percent.0 > 0 => format!("{label}, {}% used", self.percent.0),
             _ if self.percent != (0, 0) => {
                 let (usage, limit) = self.percent;
                 let relation = if usage >= limit { "over" } else { "under" };
-                format!("{label}, {usage}% used {relation} the {limit}% compared with")
+                format!("{label}, {usage}% used is {relation} the {limit}% of the profile")
             }
             _ => label.to_owned(),
         }
@@ -126,7 +128,9 @@ mod tests {
         let shrink = Decision { bytes: 12 << 20, ..decision(Verdict::Shrink, Why::Idle) };
         assert_eq!(shrink.meaning(), "shrink by 12.0 MiB: free for the decay time");
         let grow = Decision { bytes: 16 << 20, percent: (83, 80), ..decision(Verdict::Grow, Why::Usage) };
-        assert_eq!(grow.meaning(), "grow by 16.0 MiB: usage, 83% used over the 80% compared with");
+        assert_eq!(grow.meaning(), "grow by 16.0 MiB: usage, 83% used is over the 80% of the profile");
+        let ahead = Decision { percent: (98, 0), ..grow };
+        assert_eq!(ahead.meaning(), "grow by 16.0 MiB: usage, 98% used");
         let dry = Decision { bytes: 16 << 20, ..decision(Verdict::Grow, Why::DryRun) };
         assert_eq!(dry.meaning(), "would grow by 16.0 MiB: dry run");
         let unknown = Decision { verdict: None, why: None, ..keep };

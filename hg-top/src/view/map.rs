@@ -200,14 +200,15 @@ fn legend(pane: &mut Pane<'_>, layer: Layer) {
 fn totals(pane: &mut Pane<'_>, map: &PageMap) {
     let total = map.total();
     let size = |slices: u64| bytes(slices.saturating_mul(map.slice_bytes));
+    let held = total.held(map.slice_bytes);
     pane.line(
         1,
         0,
         &[
             (&bytes(total.used), theme::STRONG),
             (" used of ", theme::DIM),
-            (&bytes(total.held(map.slice_bytes)), theme::PLAIN),
-            (" held, dirty ", theme::DIM),
+            (&bytes(held), theme::PLAIN),
+            (&format!(" held ({}), dirty ", percent(total.used, held)), theme::DIM),
             (&size(total.slices.dirty), theme::PLAIN),
             (", given back ", theme::DIM),
             (&size(total.slices.released), theme::GOOD),

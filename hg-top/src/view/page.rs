@@ -34,8 +34,7 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &App, map: &PageMap, now: u64) {
     };
     let sparse = group.is_sparse(map.slice_bytes);
     let y = pane.wrap(1, 1, &detail.meaning(), if sparse { theme::WATCH } else { theme::STRONG });
-    pane.put(1, y, &backing(&group, map, under.start), theme::DIM);
-    let mut y = strip(pane, y + 1, &detail.strip);
+    let mut y = strip(pane, y, &detail.strip);
     let slices = &group.slices;
     let size = |slices: u64| bytes(slices.saturating_mul(map.slice_bytes));
     let parts = [
@@ -52,9 +51,9 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &App, map: &PageMap, now: u64) {
         .filter(|(_, slices)| *slices > 0)
         .map(|(what, slices)| format!("{what} {}", size(*slices)))
         .collect();
-    let used = percent(group.used, size_of_all(&group, map));
-    pane.put(1, y, &format!("{used} used · {}", parts.join(", ")), theme::PLAIN);
-    y += 1;
+    let used = percent(group.used, group.slices.all().saturating_mul(map.slice_bytes));
+    let text = format!("{} · {used} used · {}", backing(&group, map, under.start), parts.join(", "));
+    y = pane.wrap(1, y, &text, theme::DIM);
     // The sentence names a single one.
     let large =
         if detail.large_count > 1 { &detail.large[..detail.large.len().min(usize::from(height / 4))] } else { &[] };
@@ -63,10 +62,6 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &App, map: &PageMap, now: u64) {
         y += 1;
     }
     classes(&mut pane.part(0, y, width, height.saturating_sub(y)), detail);
-}
-
-fn size_of_all(group: &Page, map: &PageMap) -> u64 {
-    group.slices.all().saturating_mul(map.slice_bytes)
 }
 
 /// `THP, pinned · at 0x7f0000000000`.
