@@ -32,7 +32,7 @@ use hg_probes::words::{Cause, LockId, Reason};
 pub(crate) struct Pool {
     pub(crate) transfer: Transfer,
     pub(crate) central: Central,
-    /// Bytes of cells that are not with their span, as the arena's sum of them knows.
+    /// Bytes of cells outstanding, as the arena's sum of them knows.
     outstanding: u64,
     /// Refills and flushes that the last epoch of maintenance saw.
     seen: u64,
@@ -359,8 +359,9 @@ impl Arena {
     /// Counts something in a class's block, and brings its gauges up to date. Under the class lock.
     pub(crate) fn publish_class(&self, class: usize, pool: &mut Pool, count: impl FnOnce(&ClassStats)) {
         let (Some(page), Some(shape)) = (self.page(), CLASSES.get(class)) else { return };
-        let cells = u64::from(pool.central.spans) * u64::from(shape.cells) - pool.central.free_cells;
-        let before = core::mem::replace(&mut pool.outstanding, cells * u64::from(shape.size));
+        let free = pool.central.free_cells - pool.central.uncarved();
+        let outstanding = u64::from(pool.central.spans) * u64::from(shape.cells) - free;
+        let before = core::mem::replace(&mut pool.outstanding, outstanding * u64::from(shape.size));
         self.density.changed(before, pool.outstanding);
         stats::class(page, class, |block| {
             count(block);

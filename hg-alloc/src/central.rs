@@ -131,6 +131,11 @@ impl Central {
         taken
     }
 
+    /// Cells that were never used.
+    pub(crate) fn uncarved(&self) -> u64 {
+        if self.carving == NONE { 0 } else { u64::from(self.shape().cells - self.span(self.carving).carved) }
+    }
+
     /// Gives one cell to the sink, marked as cached before anybody else can see it.
     fn hand_out(&self, head: u32, states: u32, cell: u32, sink: &mut impl FnMut(Entry) -> bool) -> bool {
         let shape = self.shape();

@@ -6,7 +6,7 @@
 //! become free as the last cell comes home. If it does not help, because the program's own live cells are so spread, the
 //! arena resigns, after a bounded number of slow calls, until half of the cells outstanding then are gone.
 //!
-//! *Outstanding* are cells that are not with their span: live, or cached. No lock: a few words that slow paths look at;
+//! *Outstanding* are cells that are not with their span, live or cached, and those never used, which hold no memory. No lock: a few words that slow paths look at;
 //! whoever moves the mode on does the work.
 
 use crate::arena::Arena;
@@ -32,7 +32,7 @@ pub(crate) enum Mode {
 
 /// What the decision is made of.
 pub(crate) struct Density {
-    /// Bytes of cells that are not with their span.
+    /// Bytes of cells outstanding.
     outstanding: AtomicU64,
     mode: AtomicU32,
     /// Outstanding bytes when the arena resigned.
@@ -62,7 +62,7 @@ impl Density {
         }
     }
 
-    /// Bytes of cells that are not with their span.
+    /// Bytes of cells outstanding.
     pub(crate) fn outstanding(&self) -> u64 {
         self.outstanding.load(Relaxed)
     }

@@ -108,7 +108,7 @@ pub(crate) const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 32 << 10;
 
 /// Bytes of cells of one class that a front cache holds at most (or 7 cells, if that is more).
-const FRONT_BYTES: usize = 1 << 20;
+const FRONT_BYTES: usize = 512 << 10;
 
 /// The fewest slices that hold 8 cells (4 of the largest classes) and leave less than 1/32 of the span unused.
 const fn span_slices(size: usize) -> usize {

@@ -67,6 +67,12 @@ impl Bins {
         Some((head, tables.length(head)))
     }
 
+    /// One of the shortest runs of a pool.
+    pub(crate) fn shortest(&self, tables: &Tables, pool: Pool) -> Option<(u32, u32)> {
+        let head = self.head(pool, self.filled_from(pool, 0)?);
+        Some((head, tables.length(head)))
+    }
+
     /// Puts a run into a pool, merged with its free neighbours there.
     pub(crate) fn insert(&mut self, tables: &Tables, pool: Pool, mut head: u32, mut length: u32) {
         self.slices[pool as usize] += length;

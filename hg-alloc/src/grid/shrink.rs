@@ -6,7 +6,7 @@
 //!
 //! What a page needs before it goes, and which parts of it may go, `backing/release.rs` knows.
 
-use super::runs::Pool;
+use super::runs::{Bins, Pool};
 use super::tables::Kind;
 use super::{Grid, SharedGrid};
 use crate::backing::pages::Change;
@@ -181,10 +181,12 @@ impl Grid {
     }
 
     /// Takes the next run to give back out of its pool, at most `most` slices, if more than `keep` slices are free. Of a run
-    /// that is not taken whole its end goes, as far as the pages that it lies on allow (`backing/release.rs`).
+    /// that is not taken whole its end goes, as far as the pages that it lies on allow (`backing/release.rs`). Where some are to
+    /// stay, the longest do: they serve more requests.
     fn candidate(&mut self, keep: u32, most: u32, splits: bool) -> Option<(u32, u32)> {
         let most = self.bins.slices(Pool::Dirty).saturating_sub(keep).min(most);
-        let (head, length) = self.bins.longest(&self.tables, Pool::Dirty).filter(|_| most > 0)?;
+        let next = if keep == 0 { Bins::longest } else { Bins::shortest };
+        let (head, length) = next(&self.bins, &self.tables, Pool::Dirty).filter(|_| most > 0)?;
         let wanted = length.min(most);
         let (first, taken) = release::releasable(&self.tables, head + length - wanted, wanted, splits)?;
         let end = first + taken;
