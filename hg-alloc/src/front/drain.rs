@@ -110,7 +110,7 @@ impl Fronts {
         let stopped = (0..COUNT).filter(|class| self.is_stopped(block, *class)).count();
         if taken && stopped == COUNT {
             let touched = self.block_head(block).touched.load(Relaxed);
-            if memory::give_back(self.block_address(block), super::BLOCK).is_ok() {
+            if self.give_back_block(block) {
                 self.touched.fetch_sub(touched as usize, Relaxed);
                 return;
             }
@@ -123,6 +123,13 @@ impl Fronts {
                 head.floor.store(floor_of(head, class), Release);
             }
         }
+    }
+
+    /// Gives the memory of a stopped block back. Its heads go last, in one page and so all at once: with them the arrays are open
+    /// to everybody, who may make one large while the kernel still takes away zones.
+    fn give_back_block(&self, block: usize) -> bool {
+        let (address, heads) = (self.block_address(block), memory::BASE_PAGE);
+        memory::give_back(address + heads, super::BLOCK - heads).is_ok() && memory::give_back(address, heads).is_ok()
     }
 
     /// Gives back the whole pages of neighbouring zones of stopped arrays, which are empty.
@@ -187,7 +194,7 @@ impl Fronts {
         {
             let touched = self.block_head(slot.block).touched.load(Relaxed);
             // A refusal costs memory only.
-            if memory::give_back(self.block_address(slot.block), super::BLOCK).is_ok() {
+            if self.give_back_block(slot.block) {
                 self.touched.fetch_sub(touched as usize, Relaxed);
             }
         }
