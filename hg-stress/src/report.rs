@@ -45,33 +45,31 @@ pub struct FaultCount {
     pub unanswered: Vec<String>,
 }
 
-/// Resident memory at four moments, bytes.
+/// Resident memory at five moments, bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RssReport {
     /// After set-up of all threads and tables, before the first operation.
     pub start: u64,
     /// The most seen under load.
     pub peak: u64,
-    /// After all blocks are freed.
+    /// As soon as all blocks were freed.
     pub after_free: u64,
-    /// After the allocator was asked to give back what is free.
+    /// When it was back, or when the wait for that was over.
+    pub settled: u64,
+    /// How long that took from `after_free` on, milliseconds; absent if it did not come back.
+    pub back_ms: Option<u64>,
+    /// How long it might have taken, milliseconds: the allocator's decay time and two seconds.
+    pub patience_ms: u64,
+    /// After the allocator was then asked to give back what is free. No part of the verdict.
     pub after_trim: u64,
     /// Bytes of the allocator's own tables then, by its count: they become resident as they are used.
     pub tables: u64,
 }
 
 impl RssReport {
-    /// How memory came back: after the frees alone, after a trim, or not. It is back when no more than a tenth of the start
-    /// has come on top of the start, or 1 MiB, whichever is more: the allocator's own tables count.
-    pub fn returned(&self) -> Option<&'static str> {
-        let limit = self.start + (self.start / 10).max(1 << 20);
-        if self.after_free <= limit {
-            Some("after free-all")
-        } else if self.after_trim <= limit {
-            Some("after trim")
-        } else {
-            None
-        }
+    /// The most that may be resident for memory to count as back: the start and a tenth of it.
+    pub fn limit(start: u64) -> u64 {
+        start + start / 10
     }
 }
 
@@ -87,8 +85,9 @@ impl Report {
         if self.failed != 0 {
             failures.push(format!("{} allocations failed", self.failed));
         }
-        if self.rss.returned().is_none() {
-            failures.push("resident memory did not return to within 10% (or 1 MiB) of its start".into());
+        if self.rss.back_ms.is_none() {
+            let seconds = self.rss.patience_ms as f64 / 1e3;
+            failures.push(format!("resident memory was not back within 10% of its start after {seconds:.1} s"));
         }
         if self.stall_wanted && self.stalls == 0 {
             failures.push(format!("no lock stall came about in {} tries", self.stall_tries));
@@ -112,16 +111,15 @@ impl fmt::Display for Report {
             writeln!(f, "fault      {kind}: {injected} injected, {refused} refused and counted")?;
         }
         writeln!(f, "stalls     {} ({} signals)", self.stalls, self.stall_tries)?;
-        let RssReport { start, peak, after_free, after_trim, tables } = self.rss;
-        let figures = [
-            ("start", start),
-            ("peak", peak),
-            ("after free-all", after_free),
-            ("after trim", after_trim),
-            ("of it tables", tables),
-        ];
-        let figures = figures.map(|(name, bytes)| format!("{name} {}", mib(bytes)));
-        writeln!(f, "RSS        {}; back {}", figures.join(", "), self.rss.returned().unwrap_or("NOT"))?;
+        let RssReport { start, peak, after_free, settled, back_ms, patience_ms, after_trim, tables } = self.rss;
+        let back = match back_ms {
+            Some(0) => "back at once".into(),
+            Some(ms) => format!("back after {:.1} s", ms as f64 / 1e3),
+            None => format!("NOT back after {:.1} s", patience_ms as f64 / 1e3),
+        };
+        let [start, peak, after_free, settled] = [start, peak, after_free, settled].map(mib);
+        writeln!(f, "RSS        start {start}, peak {peak}, after free-all {after_free}, then {settled}: {back}")?;
+        writeln!(f, "           after a trim {}, of it tables {}", mib(after_trim), mib(tables))?;
         let failures = self.failures();
         failures.iter().try_for_each(|failure| writeln!(f, "FAILED     {failure}"))?;
         f.write_str(if failures.is_empty() { "verdict    sound" } else { "verdict    NOT sound" })
@@ -142,7 +140,7 @@ mod tests {
             torn: vec![],
             failed: 0,
             faults: FaultCount::default(),
-            rss: RssReport { start: 20 << 20, peak: 90 << 20, after_free: 21 << 20, after_trim: 20 << 20, tables: 0 },
+            rss: RssReport { start: 20 << 20, peak: 90 << 20, back_ms: Some(0), ..RssReport::default() },
             stalls: 0,
             stall_tries: 0,
             stall_wanted: false,
@@ -157,7 +155,7 @@ mod tests {
             |r| r.failed = 1,
             |r| r.faults.unanswered.push("unanswered".into()),
             |r| r.faults.injected.extend([("double free", 1)]),
-            |r| (r.rss.after_free, r.rss.after_trim) = (30 << 20, 23 << 20),
+            |r| r.rss.back_ms = None,
             |r| r.stall_wanted = true,
         ];
         for (index, defect) in defects.iter().enumerate() {
@@ -168,12 +166,17 @@ mod tests {
     }
 
     #[test]
-    fn rss_says_when_it_came_back() {
-        let rss = |after_free, after_trim| {
-            RssReport { start: 20 << 20, peak: 0, after_free, after_trim, tables: 0 }.returned()
-        };
-        assert_eq!(rss(22 << 20, 22 << 20), Some("after free-all"));
-        assert_eq!(rss(40 << 20, 22 << 20), Some("after trim"));
-        assert_eq!(rss(40 << 20, 40 << 20), None);
+    fn a_trim_does_not_make_a_run_sound() {
+        let mut report = sound();
+        report.rss =
+            RssReport { settled: 40 << 20, back_ms: None, patience_ms: 12_000, after_trim: 20 << 20, ..report.rss };
+        assert_eq!(report.failures(), ["resident memory was not back within 10% of its start after 12.0 s"]);
+        assert!(report.to_string().contains("NOT back after 12.0 s"), "{report}");
+    }
+
+    #[test]
+    fn the_limit_is_a_tenth_above_the_start_and_no_more() {
+        assert_eq!(RssReport::limit(1000), 1100);
+        assert_eq!(RssReport::limit(5), 5);
     }
 }

@@ -28,11 +28,6 @@ impl Rss {
     }
 }
 
-/// The most bytes that ever were resident in this process, by the kernel's high-water mark.
-pub fn peak() -> std::io::Result<u64> {
-    figure("/proc/self/status", "VmHWM:")
-}
-
 /// Lets go of the resident pages of executable text, of this program and its libraries; those that are needed come back
 /// from the page cache. Starting up maps much that never runs again.
 pub fn unmap_text() -> std::io::Result<()> {
@@ -55,15 +50,10 @@ fn text(line: &str) -> Option<(usize, usize)> {
 
 /// Bytes that the machine can give without swapping, by its own estimate.
 pub fn available() -> std::io::Result<u64> {
-    figure("/proc/meminfo", "MemAvailable:")
-}
-
-/// A figure in kB of a file of `/proc`, bytes.
-fn figure(path: &str, name: &str) -> std::io::Result<u64> {
-    let text = std::fs::read_to_string(path)?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<u64>().ok());
-    kib.map(|kib| kib << 10).ok_or_else(|| std::io::Error::other(format!("no {name}")))
+    kib.map(|kib| kib << 10).ok_or_else(|| std::io::Error::other("no MemAvailable"))
 }
 
 #[cfg(test)]
@@ -74,8 +64,9 @@ mod tests {
     fn touched_memory_shows() {
         let rss = Rss::open().expect("/proc");
         let before = rss.bytes();
-        let touched = std::hint::black_box(vec![1u8; 32 << 20]);
-        assert!(rss.bytes() >= before + (30 << 20));
+        // Other tests of this process take and free some tens of MiB meanwhile.
+        let touched = std::hint::black_box(vec![1u8; 96 << 20]);
+        assert!(rss.bytes() >= before + (48 << 20));
         drop(touched);
     }
 
@@ -93,13 +84,11 @@ mod tests {
             assert_eq!(text(other), None, "{other}");
         }
         unmap_text().expect("/proc");
-        assert!(peak().expect("code that still runs") > 0);
+        assert!(Rss::open().expect("code that still runs").bytes() > 0);
     }
 
     #[test]
-    fn the_machine_has_memory_and_the_process_a_peak() {
+    fn the_machine_has_memory() {
         assert!(available().expect("/proc") > 16 << 20);
-        assert!(peak().expect("/proc") > 1 << 20);
-        assert!(figure("/proc/self/status", "VmNone:").is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! One run in threads mode: set-up, load, free-all, trim, verdict.
+//! One run in threads mode: set-up, load, free-all, a wait for memory to come back, trim, verdict.
 //!
-//! The main thread conducts: it moves the phase on, replaces threads (churn), samples RSS, provokes the stalls; the fault
-//! threads run beside the workers. RSS is read while the workers stand still, with their stacks and tables in place, so
-//! that start and end differ only in what the allocator keeps.
+//! The main thread conducts: it moves the phase on, replaces threads (churn), samples RSS, provokes the stalls, and maintains
+//! the allocator; the fault threads run beside the workers. RSS is read while the workers stand still, with their stacks
+//! and tables in place, so that start and end differ only in what the allocator keeps.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +16,7 @@ use crate::block::Torn;
 use crate::config::{Config, Reserved};
 use crate::counters::{self, Corruptions};
 use crate::faults::{Fault, Faults};
+use crate::maintain::Host;
 use crate::report::{FaultCount, Report, RssReport};
 use crate::rng::Rng;
 use crate::rss::Rss;
@@ -163,9 +164,10 @@ fn conduct(
         let ended = move || !stage.is(phase::LOAD) || begin.elapsed() >= Duration::from_secs(config.seconds);
         let stalling = config.stall_ms != 0;
         let staller = stalling.then(|| scope.spawn(move || provoke_stalls(page, config.stall_ms, ended)));
-        let mut replaced = 0;
+        let (mut replaced, mut host) = (0, Host::new());
         while !ended() {
             std::thread::sleep(TICK);
+            host.tick();
             memory.peak = memory.peak.max(rss.bytes());
             let due = begin.elapsed().as_millis() as u64 * config.threads as u64 / config.churn_ms.max(1);
             while config.churn_ms != 0 && replaced < due && !ended() {
@@ -189,6 +191,7 @@ fn conduct(
         stage.await_all(config.threads);
         memory.after_free = rss.bytes();
         memory.peak = memory.peak.max(memory.after_free);
+        await_return(&mut memory, page, rss, &mut host);
         hg_alloc::trim();
         memory.after_trim = rss.bytes();
         memory.tables = counters::table_bytes(page);
@@ -209,6 +212,21 @@ fn conduct(
             stall_wanted: stalling,
         })
     })
+}
+
+/// Waits, while the process idles, until memory is back within its limit, for the decay time and two seconds at most.
+fn await_return(memory: &mut RssReport, page: &StatsPage, rss: &Rss, host: &mut Host) {
+    let patience = counters::decay(page) + Duration::from_secs(2);
+    let begin = Instant::now();
+    memory.patience_ms = patience.as_millis() as u64;
+    memory.settled = memory.after_free;
+    while memory.settled > RssReport::limit(memory.start) && begin.elapsed() < patience {
+        std::thread::sleep(TICK);
+        host.tick();
+        memory.settled = rss.bytes();
+    }
+    let back = memory.settled <= RssReport::limit(memory.start);
+    memory.back_ms = back.then(|| begin.elapsed().as_millis() as u64);
 }
 
 fn spawn<'scope>(

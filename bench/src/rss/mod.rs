@@ -31,6 +31,7 @@ use summary::{Figures, Summary};
 
 /// What `hg-bench rss` measures.
 #[derive(clap::Args)]
+#[group(skip)]
 pub(crate) struct Rss {
     /// Loads to run; all of them if none is named.
     #[arg(value_name = "LOAD", value_enum)]

@@ -22,6 +22,7 @@ use report::{LIMIT_NS, Report};
 
 /// What a growth run does.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Growth {
     /// Live memory to grow to, MiB.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=4_194_304))]
