@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,12 +57,17 @@ pub(crate) fn skip(why: &str) {
 
 /// Compiles `tests/c/NAME` once and returns the program, or `None` where there is no compiler.
 pub(crate) fn compile(source: &str) -> Option<PathBuf> {
-    static TURN: Mutex<()> = Mutex::new(());
+    // Compiled once in this process: a program that another test is running cannot be written.
+    static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let (compiler, standard) = if source.ends_with("pp") { ("c++", "-std=c++17") } else { ("cc", "-std=gnu17") };
     if !installed(compiler) {
         return None;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = compiled.get(source) {
+        return Some(program.clone());
+    }
+    let name = source.to_owned();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
     let library = source.file_stem().is_some_and(|stem| stem == "plugin");
     let program = Path::new(SCRATCH).join(source.file_stem().expect("a name"));
@@ -71,6 +77,7 @@ pub(crate) fn compile(source: &str) -> Option<PathBuf> {
     command.args(["-D_GNU_SOURCE", "-pthread", "-o"]).arg(&program).arg(&source).arg("-ldl");
     command.args(if library { &["-shared", "-fPIC"][..] } else { &[] });
     assert!(command.status().expect("the compiler").success(), "{command:?}");
+    compiled.insert(name, program.clone());
     Some(program)
 }
 
