@@ -65,6 +65,8 @@ pub(crate) struct Grid {
     chunks: Chunks,
     /// The fewest free slices, dirty or fresh, since the last epoch of maintenance.
     low_water: u32,
+    /// The most that was committed since tables were last looked after, slices.
+    table_mark: u32,
     /// Thread that makes system calls to grow, 0 for none.
     growing: u32,
     /// Number of batches of runs that somebody is giving back.
@@ -115,6 +117,7 @@ impl SharedGrid {
                 floor: 0,
                 chunks: Chunks::new(),
                 low_water: 0,
+                table_mark: 0,
                 growing: 0,
                 releasing: 0,
                 limbo: 0,
@@ -317,7 +320,11 @@ impl Grid {
 
     /// Bytes committed: all accessible memory less what was given back.
     pub(crate) fn committed_bytes(&self) -> u64 {
-        u64::from(self.top - self.bins.slices(Pool::Released) - self.limbo_released) * SLICE as u64
+        u64::from(self.committed_slices()) * SLICE as u64
+    }
+
+    fn committed_slices(&self) -> u32 {
+        self.top - self.bins.slices(Pool::Released) - self.limbo_released
     }
 
     /// Committed slices that nobody has.
@@ -328,6 +335,7 @@ impl Grid {
     /// Brings the stats page up to date, and the low-water mark.
     pub(crate) fn publish(&mut self) {
         self.low_water = self.low_water.min(self.free_slices());
+        self.table_mark = self.table_mark.max(self.committed_slices());
         let Some(page) = self.page else { return };
         let header = &page.header;
         let bytes = |slices: u32| u64::from(slices) * SLICE as u64;

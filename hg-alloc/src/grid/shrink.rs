@@ -86,10 +86,13 @@ impl SharedGrid {
         // After what holds memory: at the floor, what holds none is what stays.
         let left = most.saturating_sub((given / SLICE as u64) as u32);
         given += self.release_fresh(left, keep, to_floor, &mut last_bytes);
-        if keep == 0 {
-            self.give_back_records();
+        if given > 0 || keep == 0 {
+            let halved = self.has_halved();
+            if keep == 0 || halved {
+                self.give_back_records();
+            }
+            self.give_back_chunks(if keep == 0 || halved { 0 } else { KEPT_CHUNKS });
         }
-        self.give_back_chunks(if keep == 0 { 0 } else { KEPT_CHUNKS });
         if given > 0 {
             let arena = self.lock.arena();
             self.count_shrink();
@@ -102,6 +105,17 @@ impl SharedGrid {
             });
         }
         given
+    }
+
+    /// Whether less than half is committed of what was when this was last so: a reason to look after tables.
+    fn has_halved(&self) -> bool {
+        self.lock.lock(Reason::Shrink).is_some_and(|mut grid| {
+            let halved = grid.committed_slices() < grid.table_mark / 2;
+            if halved {
+                grid.table_mark = grid.committed_slices();
+            }
+            halved
+        })
     }
 
     /// Counts memory that was never touched since it was committed as given back, but for `keep` slices: it holds none. Some
@@ -176,7 +190,7 @@ impl SharedGrid {
 impl Grid {
     /// Slices that may be given back before the floor is reached.
     fn above_floor(&self, to_floor: bool) -> u32 {
-        let committed = self.top - self.bins.slices(Pool::Released) - self.limbo_released;
+        let committed = self.committed_slices();
         if to_floor { committed.saturating_sub(self.floor) } else { committed }
     }
 
