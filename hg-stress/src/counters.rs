@@ -45,35 +45,30 @@ pub struct Memory {
     pub floor: u64,
     /// What is on its way to the system; 0 whenever nobody gives memory back.
     pub limbo: u64,
+    /// The allocator's own tables, which are not part of what is committed.
+    pub tables: u64,
 }
 
 impl Memory {
     /// The figures now. They change together: a copy that changed meanwhile is taken again, a few times.
     pub fn now(page: &StatsPage) -> Memory {
         let header = &page.header;
+        let copy = || Memory {
+            committed: header.committed_bytes.load(Relaxed),
+            floor: header.floor_bytes.load(Relaxed),
+            limbo: header.limbo_bytes.load(Relaxed),
+            tables: header.metadata_bytes.load(Relaxed),
+        };
         for _ in 0..100 {
             let sequence = header.seq.load(Acquire);
-            let memory = Memory {
-                committed: header.committed_bytes.load(Relaxed),
-                floor: header.floor_bytes.load(Relaxed),
-                limbo: header.limbo_bytes.load(Relaxed),
-            };
+            let memory = copy();
             fence(Acquire);
             if sequence.is_multiple_of(2) && header.seq.load(Relaxed) == sequence {
                 return memory;
             }
             std::hint::spin_loop();
         }
-        Memory {
-            committed: header.committed_bytes.load(Relaxed),
-            floor: header.floor_bytes.load(Relaxed),
-            limbo: header.limbo_bytes.load(Relaxed),
-        }
-    }
-
-    /// Committed bytes above the floor.
-    pub fn above_floor(self) -> u64 {
-        self.committed.saturating_sub(self.floor)
+        copy()
     }
 }
 
@@ -115,11 +110,6 @@ pub fn stall_us(page: &StatsPage) -> u64 {
 pub fn decay(page: &StatsPage) -> Duration {
     // The page is in this process's memory, but a broken one must not make a run wait for ever.
     Duration::from_millis(page.header.decay_ms.load(Relaxed).min(600_000))
-}
-
-/// Bytes of the allocator's own tables, by its count.
-pub fn table_bytes(page: &StatsPage) -> u64 {
-    page.header.metadata_bytes.load(Relaxed)
 }
 
 /// Cell sizes of the classes, ascending, bytes.

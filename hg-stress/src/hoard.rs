@@ -115,15 +115,34 @@ impl Hoard {
         }
     }
 
-    /// Frees entries from the end until at most `bytes` are left.
+    /// Frees entries from the end until at most `bytes` are left; their part of the table goes back to the system too.
     pub fn release(&mut self, bytes: u64) -> Result<(), Torn> {
+        let before = self.length;
         while self.bytes > bytes && self.length > 0 {
             self.length -= 1;
             let size = Entry(self.table[self.length].load(Relaxed)).size();
             self.free(self.length)?;
             self.bytes -= size as u64;
         }
+        self.forget(before);
         Ok(())
+    }
+
+    /// Gives back the whole pages of the table between the last entry and what was the last one before.
+    fn forget(&self, before: usize) {
+        const PAGE: usize = 4096;
+        let [start, end] = [self.length, before].map(|index| (index * size_of::<AtomicU64>()).next_multiple_of(PAGE));
+        let end = end.min(size_of_val(self.table) / PAGE * PAGE);
+        if start < end {
+            // SAFETY: the range lies in the hoard's own mapping and holds no entry; it reads as zero afterwards, which is none.
+            unsafe {
+                libc::madvise(
+                    self.table.as_ptr().byte_add(start) as *mut libc::c_void,
+                    end - start,
+                    libc::MADV_DONTNEED,
+                )
+            };
+        }
     }
 
     fn key(&self, entry: Entry) -> u64 {
@@ -218,6 +237,10 @@ mod tests {
         assert_eq!((hoard.bytes(), hoard.length()), (10 << 10, 10));
         hoard.release(0).expect("sound");
         assert_eq!((hoard.bytes(), hoard.length()), (0, 0));
+        (0..5000).for_each(|_| assert!(hoard.take(16)));
+        hoard.release(3000 * 16).expect("sound");
+        assert!((0..3000).all(|index| hoard.table[index].load(Relaxed) != 0));
+        hoard.release(0).expect("sound");
     }
 
     #[test]

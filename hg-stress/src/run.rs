@@ -194,7 +194,7 @@ fn conduct(
         await_return(&mut memory, page, rss, &mut host);
         hg_alloc::trim();
         memory.after_trim = rss.bytes();
-        memory.tables = counters::table_bytes(page);
+        memory.tables = counters::Memory::now(page).tables;
 
         let ops = stage.ops.load(Acquire);
         Ok(Report {

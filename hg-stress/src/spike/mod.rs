@@ -71,14 +71,18 @@ impl Spike {
         let rss = Rss::open().map_err(|error| format!("/proc/self/statm: {error}"))?;
         // Threads once before the first figure: their stacks stay with the C library.
         self.crew(|_| Ok(())).map_err(|torn| torn.to_string())?;
+        let (rounds, failures) = (Vec::with_capacity(self.rounds as usize), Vec::with_capacity(64));
+        // What is committed then is what the program's own blocks need, or the floor.
+        hg_alloc::trim();
+        let start = Memory::now(page);
         let mut report = Report {
             maintained: mode == Mode::Thread,
             gib: self.gib,
             threads: self.threads,
-            limits: Limits::new(rss.bytes(), counters::decay(page)),
-            start: Memory::now(page),
-            rounds: Vec::with_capacity(self.rounds as usize),
-            failures: Vec::with_capacity(64),
+            limits: Limits::new(mode == Mode::Thread, start, rss.bytes(), counters::decay(page)),
+            start,
+            rounds,
+            failures,
         };
         for number in 1..=self.rounds {
             let round = self.round(number, page, &rss, &report);
@@ -164,7 +168,7 @@ impl Spike {
         let patience = if report.maintained { counters::decay(page) + GRACE } else { Duration::ZERO };
         loop {
             (round.settled, round.settled_rss) = (Memory::now(page), rss.bytes());
-            if report.limits.back(report.maintained, round) {
+            if report.limits.back(round) {
                 round.back_ms = Some(begin.elapsed().as_millis() as u64);
                 return;
             }
