@@ -76,7 +76,7 @@ impl Grid {
 
     /// Slices that may be committed below the ceiling.
     pub(super) fn below_ceiling(&self) -> u32 {
-        self.ceiling.saturating_sub(self.top - self.bins.slices(Pool::Released))
+        self.ceiling.saturating_sub(self.committed_slices())
     }
 
     /// Slices behind the top that a need takes.
