@@ -3,33 +3,12 @@
 //!
 //! Each scenario runs in a child: the environment is read once, and counters are to start from zero.
 
+mod common;
+
+use common::{in_child, page};
 use hg_alloc::raw;
-use hg_probes::page::StatsPage;
 use hg_probes::words::{Cause, CorruptionKind, Tier, TierReason};
-use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
-
-const SCENARIO: &str = "HG_TEST_SCENARIO";
-
-/// Runs a test of this file again in a child with these variables; true in the child, where the test does its work.
-fn in_child(name: &str, variables: &[(&str, &str)]) -> Option<String> {
-    if std::env::var(SCENARIO).as_deref() == Ok(name) {
-        return None;
-    }
-    let output = Command::new(std::env::current_exe().expect("own path"))
-        .args(["--exact", name, "--nocapture"])
-        .env(SCENARIO, name)
-        .envs(variables.iter().copied())
-        .output()
-        .expect("the test program runs again");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{name} in its child:\n{text}");
-    Some(text)
-}
-
-fn page() -> &'static StatsPage {
-    hg_alloc::stats_page().expect("something was allocated")
-}
 
 fn refused(kind: CorruptionKind) -> u64 {
     page().header.corruptions[kind as usize].load(Relaxed)

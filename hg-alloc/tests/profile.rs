@@ -3,36 +3,16 @@
 //!
 //! The test is the host that ticks, but where it says so; cycles are 10 ms long.
 
+mod common;
+
+use common::{in_child, page};
 use hg_alloc::raw;
-use hg_probes::page::{DECISIONS, StatsPage};
+use hg_probes::page::DECISIONS;
 use hg_probes::words::{Cause, Verdict, Why};
-use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-const SCENARIO: &str = "HG_TEST_SCENARIO";
 const MIB: u64 = 1 << 20;
-
-/// Runs a test of this file again in a child with these variables. `None` in the child, where the test does its work; in the
-/// parent what the child wrote.
-fn in_child(name: &str, variables: &[(&str, &str)]) -> Option<String> {
-    if std::env::var(SCENARIO).as_deref() == Ok(name) {
-        return None;
-    }
-    let output = Command::new(std::env::current_exe().expect("own path"))
-        .args(["--exact", name, "--nocapture"])
-        .env(SCENARIO, name)
-        .envs(variables.iter().copied())
-        .output()
-        .expect("the test program runs again");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{name} in its child:\n{text}");
-    Some(text)
-}
-
-fn page() -> &'static StatsPage {
-    hg_alloc::stats_page().expect("something was allocated")
-}
 
 fn committed() -> u64 {
     page().header.committed_bytes.load(Relaxed)
