@@ -8,7 +8,8 @@
 //! | [`cli`], [`run`], [`exit`] | the command line, the mode it asks for, the exit codes |
 //! | [`attach`] | finding the probe sites of a process and attaching the BPF program to them |
 //! | [`source`] | the two sources of figures: the stats page and eBPF |
-//! | [`process`], [`symbol`] | what /proc tells about processes, threads and addresses |
+//! | [`process`], `command_line`, [`symbol`] | what /proc tells about processes, threads and addresses |
+//! | [`aside`] | work on a process that may never return, in threads that can be left behind |
 //! | [`collect`] | both sources over the watched processes, read into snapshots |
 //! | [`model`] | one moment of all watched processes, and the recent past |
 //! | [`event`], [`alert`], [`remedy`] | rare events by name, what deserves an operator's attention, what to do about it |
@@ -22,10 +23,12 @@
 pub mod advise;
 pub mod alert;
 pub mod app;
+pub mod aside;
 pub mod attach;
 pub mod batch;
 pub mod cli;
 pub mod collect;
+mod command_line;
 pub mod demo;
 pub mod escape;
 pub mod event;

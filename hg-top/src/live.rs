@@ -1,4 +1,5 @@
-//! The interactive loop: waits for a key, an event, a signal or the next sample; draws only when something changed.
+//! The interactive loop: waits for a key, an event, a signal, the next sample or a part of it; draws only when something
+//! changed.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -43,10 +44,17 @@ fn watch(
     let mut next_sample = Instant::now();
     let mut events_after = Instant::now();
     let mut maps = MapReader::start()?;
+    let mut reading = false;
     loop {
         let now = Instant::now();
-        if now >= next_sample {
-            let (snapshot, events) = collector.sample();
+        if !reading && now >= next_sample {
+            collector.begin();
+            reading = true;
+        }
+        let remaining = collector.remaining();
+        if reading && remaining.is_none() {
+            reading = false;
+            let (snapshot, events) = collector.finish();
             app.host = Host::read(None);
             app.sample(snapshot, events, collector.take_warnings());
             // A sample that comes late does not make the next ones hurry.
@@ -58,11 +66,12 @@ fn watch(
         }
         app.map.stuck = maps.stuck();
         let until_sample = next_sample.saturating_duration_since(Instant::now());
+        let until_due = remaining.filter(|_| reading).unwrap_or(until_sample);
         let listening = Instant::now() >= events_after;
-        let timeout = if listening { until_sample } else { until_sample.min(EVENT_PAUSE) };
+        let timeout = if listening { until_due } else { until_due.min(EVENT_PAUSE) };
         let event_fd = if listening { collector.event_fd() } else { None };
-        let fds = [Some(stdin.as_fd()), event_fd, Some(signals.fd()), Some(maps.fd())];
-        let [key, event, signal, map] = wake::wait(fds, timeout);
+        let fds = [Some(stdin.as_fd()), event_fd, Some(signals.fd()), Some(maps.fd()), Some(collector.fd())];
+        let [key, event, signal, map, _] = wake::wait(fds, timeout);
         if map && let Some(answer) = maps.answer() {
             app.map_answer(answer);
         }

@@ -17,11 +17,14 @@ use crate::unit::{age, bytes};
 use crate::view::paint::Pane;
 use crate::view::table::{self, Cell, Column, Row, TableState};
 use crate::view::theme;
-use crate::wake;
+use crate::{aside, wake};
 
 /// What is said when there is none.
 pub const NOTHING: &str = "no process that you may look at runs on hg. Start one with LD_PRELOAD=libhg_preload.so, make \
     hg_alloc::HgAlloc the global allocator of a Rust program, or see `hg-top demo`. Processes of other users need root";
+
+/// Pids of processes that cannot be asked which are named.
+const MAX_SILENT: usize = 8;
 
 const COLUMNS: &[Column] = &[
     Column::left(" ", "marked", 1, 0),
@@ -38,36 +41,68 @@ pub struct Found {
 }
 
 /// The processes on hg.
-pub fn list() -> Result<Vec<Found>, Failure> {
-    let found = discover::processes()?.into_iter().filter_map(|pid| {
-        Some(Found { identity: Process::identity(pid).ok()?, memory: Process::memory(pid).unwrap_or_default() })
-    });
-    Ok(found.collect())
+#[derive(Default)]
+pub struct List {
+    found: Vec<Found>,
+    /// Processes that cannot be asked.
+    silent: Vec<u32>,
 }
 
-/// The list as text, for pipes.
-pub fn table(found: &[Found]) -> String {
-    let mut text = format!("{:>8} {:>9} {:>7}  ROLE\n", "PID", "RSS", "UP");
-    for process in found {
-        let up = SystemTime::now().duration_since(process.identity.started).unwrap_or_default();
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{:>8} {:>9} {:>7}  {}",
-            process.identity.pid,
-            bytes(process.memory.rss),
-            age(up),
-            process.identity.role
-        );
+impl List {
+    /// Looks for them.
+    pub fn look() -> Result<List, Failure> {
+        let pids = discover::processes()?;
+        let mut list = List::default();
+        for (pid, answer) in pids.iter().zip(aside::each(&pids, look)?) {
+            match answer {
+                Some(found) => list.found.extend(found),
+                None => list.silent.push(*pid),
+            }
+        }
+        Ok(list)
     }
-    text
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// What is said of those that cannot be asked.
+    pub fn silent(&self) -> Option<String> {
+        let pids: Vec<String> = self.silent.iter().take(MAX_SILENT).map(ToString::to_string).collect();
+        let more = if self.silent.len() > MAX_SILENT { ", ..." } else { "" };
+        (!pids.is_empty()).then(|| format!("not asked, as they or others do not answer: {}{more}", pids.join(", ")))
+    }
+
+    /// The list as text, for pipes.
+    pub fn table(&self) -> String {
+        let mut text = format!("{:>8} {:>9} {:>7}  ROLE\n", "PID", "RSS", "UP");
+        for process in &self.found {
+            let up = SystemTime::now().duration_since(process.identity.started).unwrap_or_default();
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "{:>8} {:>9} {:>7}  {}",
+                process.identity.pid,
+                bytes(process.memory.rss),
+                age(up),
+                process.identity.role
+            );
+        }
+        text
+    }
+}
+
+fn look(pid: u32) -> Option<Found> {
+    discover::regions(pid).ok().filter(|regions| !regions.is_empty())?;
+    Some(Found { identity: Process::identity(pid).ok()?, memory: Process::memory(pid).unwrap_or_default() })
 }
 
 /// Lets the user choose; `None` if nothing was chosen.
-pub fn run(found: Vec<Found>, options: &Options) -> Result<Option<Vec<u32>>, Failure> {
+pub fn run(list: List, options: &Options) -> Result<Option<Vec<u32>>, Failure> {
     let signals = Signals::catch()?;
     let mut screen = Screen::open()?;
-    let mut picker = Picker { found, marked: Vec::new(), state: TableState::default() };
+    let mut picker = Picker { list, marked: Vec::new(), state: TableState::default() };
     loop {
         screen.draw(|frame| picker.draw(frame, options))?;
         let stdin = io::stdin();
@@ -93,7 +128,7 @@ pub fn run(found: Vec<Found>, options: &Options) -> Result<Option<Vec<u32>>, Fai
 }
 
 struct Picker {
-    found: Vec<Found>,
+    list: List,
     marked: Vec<u32>,
     state: TableState,
 }
@@ -111,15 +146,18 @@ impl Picker {
         let mut pane = Pane::new(buffer, area);
         let (width, height) = (pane.width(), pane.height());
         let x = pane.put(0, 0, " hg-top ", theme::SELECTED.patch(theme::STRONG));
-        pane.put(x + 1, 0, &format!("{} processes run on hg", self.found.len()), theme::STRONG);
+        pane.put(x + 1, 0, &format!("{} processes run on hg", self.list.found.len()), theme::STRONG);
         pane.rule(1);
-        let rows: Vec<Row> = self.found.iter().map(|process| self.row(process)).collect();
+        let rows: Vec<Row> = self.list.found.iter().map(|process| self.row(process)).collect();
         table::draw(&mut pane.part(0, 2, width, height.saturating_sub(4)), COLUMNS, &rows, &mut self.state, "");
         if self.state.selected.is_none() {
             self.state.move_by(0);
         }
         if height > 3 {
             pane.rule(height - 2);
+            if let Some(silent) = self.list.silent() {
+                pane.right(width, 0, &format!("{silent} "), theme::WATCH);
+            }
             pane.put(1, height - 1, "↑↓ move  ⏎ watch  space mark  a all  q quit", theme::DIM);
         }
         if options.ascii {
@@ -157,7 +195,7 @@ impl Picker {
             (KeyCode::Down | KeyCode::Char('j'), _) => self.state.move_by(1),
             (KeyCode::Up | KeyCode::Char('k'), _) => self.state.move_by(-1),
             (KeyCode::Char('a'), _) => {
-                return Choice::These(self.found.iter().map(|found| found.identity.pid).collect());
+                return Choice::These(self.list.found.iter().map(|found| found.identity.pid).collect());
             }
             (KeyCode::Enter, _) if !self.marked.is_empty() => return Choice::These(self.marked.clone()),
             (KeyCode::Enter, Some(pid)) => return Choice::These(vec![pid]),

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use procfs::{CurrentSI, FromRead};
 
-use crate::escape;
 use crate::model::{Identity, KernelMemory};
+use crate::{command_line, escape};
 
 /// Bytes of a file under /proc that are read.
-const CAP: u64 = 64 << 10;
+pub(crate) const CAP: u64 = 64 << 10;
 
 /// Threads of a process that are looked through for one.
 const MAX_TASKS: usize = 4096;
@@ -22,14 +22,16 @@ const MAX_TASKS: usize = 4096;
 pub struct Process;
 
 impl Process {
-    /// Who `pid` is.
+    /// Who `pid` is. Reads its memory for the command line: may take as long as the process pleases.
     pub fn identity(pid: u32) -> io::Result<Identity> {
         let stat = stat(&format!("/proc/{pid}/stat"))?;
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe"))
-            .map_or_else(|_| String::new(), |path| escape::bytes(path.as_os_str().as_bytes()));
-        let comm = escape::text(&stat.comm);
-        let role = role(&read(&format!("/proc/{pid}/cmdline")).unwrap_or_default(), &comm);
-        Ok(Identity { pid, start_ticks: stat.starttime, exe, comm, role, started: started(stat.starttime) })
+        let outline = identity(pid, &stat);
+        Ok(Identity { role: command_line::role_of(pid, &stat, &outline.comm), ..outline })
+    }
+
+    /// The same by what the kernel itself knows, which is told at once: its role is its name.
+    pub fn outline(pid: u32) -> io::Result<Identity> {
+        Ok(identity(pid, &stat(&format!("/proc/{pid}/stat"))?))
     }
 
     /// Clock ticks from boot to the start of `pid`: an error or another number means that it is gone.
@@ -123,32 +125,23 @@ fn state_word(state: char) -> &'static str {
     }
 }
 
-fn read(path: &str) -> io::Result<Vec<u8>> {
+/// The file, as far as it is read.
+pub(crate) fn read(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(CAP).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn stat(path: &str) -> io::Result<procfs::process::Stat> {
+/// A `stat` file. The kernel answers it at once.
+pub(crate) fn stat(path: &str) -> io::Result<procfs::process::Stat> {
     procfs::process::Stat::from_read(read(path)?.as_slice()).map_err(io::Error::other)
 }
 
-/// Program and arguments as one line, without the directories of the program; kernel threads and zombies have none.
-fn role(cmdline: &[u8], comm: &str) -> String {
-    let mut words = cmdline.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    let Some(program) = words.next() else { return comm.to_owned() };
-    // Servers that write a title put all of it into the first word.
-    let (path, title) = match program.iter().position(|byte| *byte == b' ') {
-        Some(space) => program.split_at(space),
-        None => (program, &b""[..]),
-    };
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-    let mut line = [name, title].concat();
-    for word in words {
-        line.push(b' ');
-        line.extend_from_slice(word);
-    }
-    escape::bytes(line.trim_ascii())
+fn identity(pid: u32, stat: &procfs::process::Stat) -> Identity {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe"))
+        .map_or_else(|_| String::new(), |path| escape::bytes(path.as_os_str().as_bytes()));
+    let comm = escape::text(&stat.comm);
+    Identity { pid, start_ticks: stat.starttime, exe, role: comm.clone(), comm, started: started(stat.starttime) }
 }
 
 fn started(ticks: u64) -> SystemTime {
@@ -168,15 +161,6 @@ pub fn monotonic_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn roles() {
-        assert_eq!(role(b"/usr/bin/redis-server *:6379\0", "redis-server"), "redis-server *:6379");
-        assert_eq!(role(b"/usr/sbin/opensips\0-f\0/etc/o.cfg\0", "opensips"), "opensips -f /etc/o.cfg");
-        assert_eq!(role(b"", "kworker"), "kworker");
-        assert_eq!(role(b"/bin/\x1b[2Jsh\0", "sh"), "\\x1b[2Jsh");
-        assert_eq!(role(b"nginx: worker process\0\0\0", "nginx"), "nginx: worker process");
-    }
 
     #[test]
     fn we_ourselves() {

@@ -44,12 +44,15 @@ fn dispatch(cli: &Cli) -> Result<ExitCode, Failure> {
 }
 
 fn choose(options: &Options) -> Result<ExitCode, Failure> {
-    let found = picker::list()?;
+    let found = picker::List::look()?;
+    let silent = found.silent();
     if found.is_empty() {
+        silent.into_iter().for_each(say);
         return Err(Failure::Nothing(picker::NOTHING.into()));
     }
     if !interactive(options) {
-        return match io::stdout().write_all(picker::table(&found).as_bytes()).and_then(|()| io::stdout().flush()) {
+        silent.into_iter().for_each(say);
+        return match io::stdout().write_all(found.table().as_bytes()).and_then(|()| io::stdout().flush()) {
             // The reader of the pipe has seen enough.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
             _ => Ok(ExitCode::SUCCESS),

@@ -96,6 +96,31 @@ fn views_follow_keys_and_quitting_is_quick() {
 }
 
 #[test]
+fn a_process_that_does_not_answer_holds_up_neither_keys_nor_the_end() {
+    let Some(terminal) = Terminal::open("silent", 160, 48) else { return };
+    let honest = FakePage::start("honest");
+    // One that never answered, and one that stops to while it is watched: keys are answered while it is waited for.
+    for how in ["silent-page", "silent-page-later"] {
+        let Some(mut silent) = FakePage::where_possible(how) else { return };
+        terminal.run(&format!("{} --pid {},{} -i 0.1", common::HG_TOP, honest.pid(), silent.pid()));
+        assert!(terminal.shows("WHERE THE MEMORY IS", 10.0), "{}", terminal.screen());
+        if how == "silent-page-later" {
+            silent.step();
+            terminal.keys(&["2"]);
+            assert!(terminal.shows("OCCUPANCY", 0.4), "{}", terminal.screen());
+        }
+        terminal.keys(&["5"]);
+        assert!(terminal.shows("does not answer", 2.0), "{}", terminal.screen());
+        let begin = Instant::now();
+        terminal.keys(&["q"]);
+        assert!(terminal.shows("SHELL>", 5.0), "{}", terminal.screen());
+        let took = begin.elapsed();
+        assert!(took < Duration::from_millis(500), "the prompt came after {took:?}");
+        assert!(terminal.is_given_back(), "{}", terminal.screen());
+    }
+}
+
+#[test]
 fn the_demo_moves_and_quits_as_quickly() {
     let Some(terminal) = Terminal::open("demo", 160, 48) else { return };
     terminal.run(&format!("{} demo", common::HG_TOP));

@@ -12,6 +12,7 @@ use hg_probes::page::{self, GRID_LOCK, StatsPage};
 use hg_probes::words::{Reason, Tier, TierReason};
 
 mod map;
+mod silent;
 
 /// Sizes of the classes shown.
 const SIZES: [u32; 3] = [16, 64, 4096];
@@ -23,7 +24,7 @@ static FRONTS: [[AtomicU64; SIZES.len()]; 2] =
 fn main() {
     let how = std::env::args().nth(1).unwrap_or_default();
     let length = size_of::<StatsPage>();
-    let page = map(length);
+    let page = map(length, if how.starts_with("silent-page") { libc::MAP_SHARED } else { libc::MAP_PRIVATE });
     if how != "blank" {
         honest(page);
     }
@@ -42,6 +43,10 @@ fn main() {
         "map" => map::honest(page),
         "lying-map" => map::lying(page),
         "silent-map" => map::silent(page),
+        "silent-page" => silent::at_once(page, FD.load(Relaxed) as i32),
+        "silent-page-later" => silent::for_a_while(page, FD.load(Relaxed) as i32),
+        "silent-fronts" => silent::fronts(page),
+        "silent-arguments" => silent::arguments(),
         "names" => {
             let hostile = *b"\x1b[2Jm\xffalloc\n\x1b]0;x\x07 0123456789abc";
             for (word, bytes) in header.name.iter().zip(hostile.chunks(8)) {
@@ -57,7 +62,9 @@ fn main() {
             std::process::exit(2);
         }
     }
-    println!("ready");
+    if how != "silent-page-later" {
+        println!("ready");
+    }
     // Ends with whoever holds the other end of the pipe.
     let _ = std::io::stdin().read(&mut [0]);
 }
@@ -74,6 +81,8 @@ fn honest(page: &StatsPage) {
     set(&header.name[0], u64::from_le_bytes(*b"fake\0\0\0\0"));
     header.class_count.store(SIZES.len() as u32, Relaxed);
     header.stall_us.store(1000, Relaxed);
+    // Memory that was never written is left alone by who reads it.
+    FRONTS.iter().flatten().for_each(|head| head.store(head.load(Relaxed), Relaxed));
     set(&header.fronts_address, FRONTS.as_ptr() as u64);
     set(&header.fronts_stride, size_of_val(&FRONTS[0]) as u64);
     header.fronts_count.store(FRONTS.len() as u32, Relaxed);
@@ -176,14 +185,14 @@ fn moving(page: &StatsPage) {
     }
 }
 
-fn map(length: usize) -> &'static StatsPage {
+fn map(length: usize, flags: i32) -> &'static StatsPage {
     // SAFETY: plain system calls on a descriptor of our own; the mapping is as long as the type, page-aligned, zero (which
     // is a valid value of every field), and never unmapped.
     unsafe {
         let fd = libc::memfd_create(page::NAME.as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0 && libc::ftruncate(fd, length as libc::off_t) == 0, "no memfd");
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let address = libc::mmap(std::ptr::null_mut(), length, prot, libc::MAP_PRIVATE, fd, 0);
+        let address = libc::mmap(std::ptr::null_mut(), length, prot, flags, fd, 0);
         assert!(address != libc::MAP_FAILED, "no mapping");
         FD.store(fd as u32, Relaxed);
         &*address.cast::<StatsPage>()

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::aside::{Aside, Bell, FIRST};
 use crate::cli::AdviseArgs;
 use crate::exit::Failure;
 use crate::model::Arena;
@@ -39,7 +40,11 @@ pub fn run(pids: &[u32], arguments: &AdviseArgs, file: &Path, interval: Duration
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    let mut source = StatsSource::open(pid)?;
+    let bell = Bell::new()?;
+    let stopped = || stop.load(Ordering::Relaxed);
+    let opened = Aside::start(&bell, move || StatsSource::open(pid))?.wait(Some(Instant::now() + FIRST), stopped);
+    let silent = || anyhow::anyhow!("process {pid} does not answer: a read of its memory has not returned");
+    let mut source = opened.ok_or_else(silent)??;
     let start_ticks = Proc::start_ticks(pid)?;
     // What somebody recorded for hours is not overwritten.
     let opened = OpenOptions::new().write(true).create_new(true).open(file);
@@ -48,12 +53,22 @@ pub fn run(pids: &[u32], arguments: &AdviseArgs, file: &Path, interval: Duration
     let begin = Instant::now();
     let mut lines = 0u64;
     let mut next = begin;
-    while !stop.load(Ordering::Relaxed) {
+    while !stopped() {
         let elapsed = begin.elapsed();
         if arguments.seconds.is_some_and(|seconds| elapsed > Duration::from_secs(seconds)) {
             break;
         }
-        let arenas = source.read(None);
+        let aside = Aside::start(&bell, move || {
+            let arenas = source.read(None);
+            (source, arenas)
+        })?;
+        // While it does not answer there are no lines; that may be over again.
+        let end = arguments.seconds.and_then(|seconds| begin.checked_add(Duration::from_secs(seconds)));
+        let arenas;
+        (source, arenas) = match aside.wait(end, stopped) {
+            Some(look) => look,
+            None => break,
+        };
         let alive = Proc::start_ticks(pid).is_ok_and(|ticks| ticks == start_ticks);
         let arena = match (&arenas, alive) {
             (Ok(arenas), true) => chosen(arenas.iter(), arguments.arena),
@@ -69,7 +84,7 @@ pub fn run(pids: &[u32], arguments: &AdviseArgs, file: &Path, interval: Duration
         out.flush()?;
         lines += 1;
         next = (next + interval).max(Instant::now());
-        while Instant::now() < next && !stop.load(Ordering::Relaxed) {
+        while Instant::now() < next && !stopped() {
             std::thread::sleep(next.saturating_duration_since(Instant::now()).min(STEP));
         }
     }

@@ -1,8 +1,9 @@
 //! Reads both sources into snapshots, and follows the watched processes: those that exit stay with their last figures,
 //! children on hg join (and leave, some time after they ended), and one that executes another program is attached anew.
 //!
-//! Owns the sources. The live loop and the batch mode call [`Collector::sample`] once an interval and
-//! [`Collector::events`] when the ring buffer has something.
+//! Owns the sources. A sample is [begun](Collector::begin), waited for and [finished](Collector::finish): the live loop goes on
+//! meanwhile, the batch mode has [`Collector::sample`], which does all three. [`Collector::events`] is called when the ring
+//! buffer has something. What may block on a process is done by a thread of its own ([`target`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -11,17 +12,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub mod map;
 mod merge;
+mod target;
 mod tracer;
 
+use target::Target;
 use tracer::Tracer;
 
+use crate::aside::Bell;
 use crate::event::Event;
 use crate::exit::Failure;
-use crate::model::{EbpfState, Process, Snapshot};
-use crate::process::{self, Process as Proc, Thread};
-use crate::source::stats::StatsSource;
+use crate::model::{EbpfState, Snapshot};
+use crate::process::{self, Process as Proc};
 use crate::source::stats::copy::PageError;
-use crate::symbol;
+use crate::{symbol, wake};
 
 /// How often children are looked for; a walk of /proc.
 const CHILDREN: Duration = Duration::from_secs(2);
@@ -32,52 +35,61 @@ const MAX_TARGETS: usize = 1024;
 /// Children that have ended and are still shown. A server that forks for each request must not fill the list with them.
 const MAX_ENDED: usize = 32;
 
-/// Names of threads kept per process.
-const MAX_THREADS: usize = 1024;
-
-/// What is said of a process that had a stats page and has none any more.
-const LEFT_HG: &str = "it executed another program, which does not run on hg; its last figures are shown";
-
 /// Both sources over the watched processes.
 pub struct Collector {
     targets: BTreeMap<u32, Target>,
+    /// Children that may run on hg: not read yet.
+    candidates: BTreeMap<u32, Target>,
+    /// Rings when a process has been read.
+    bell: Bell,
     tracer: Tracer,
     children_at: Instant,
     /// Messages for the operator about what could not be done; taken by the caller.
     warnings: Vec<String>,
 }
 
-/// A watched process: where its figures come from, and the last ones.
-struct Target {
-    stats: Option<StatsSource>,
-    last: Process,
-    /// Whether the user named it; others are children of those.
-    named: bool,
-    /// The program that the probes were attached for.
-    attached: String,
-}
-
 impl Collector {
-    /// Watches `pids`. Those that cannot be watched are warned about; an error if none can be.
+    /// Watches `pids`. Those that cannot be watched are warned about; an error if none can be. Those that do not answer are
+    /// watched.
     pub fn open(pids: &[u32], with_ebpf: bool) -> Result<Collector, Failure> {
-        let mut targets = BTreeMap::new();
+        let mut collector = Collector {
+            targets: BTreeMap::new(),
+            candidates: BTreeMap::new(),
+            bell: Bell::new()?,
+            tracer: Tracer::off("switched off by --no-ebpf"),
+            children_at: Instant::now(),
+            warnings: Vec::new(),
+        };
         let mut failures = Vec::new();
         for &pid in pids.iter().take(MAX_TARGETS) {
-            match Target::open(pid) {
-                Ok(target) => drop(targets.insert(pid, Target { named: true, ..target })),
+            match Target::new(pid, true) {
+                Ok(target) => drop(collector.targets.insert(pid, target)),
                 Err(error) => failures.push(error),
             }
         }
-        let mut warnings: Vec<String> = failures.iter().map(ToString::to_string).collect();
-        if targets.is_empty() {
+        collector.ask();
+        collector.wait();
+        let mut taken = BTreeMap::new();
+        for (pid, mut target) in std::mem::take(&mut collector.targets) {
+            match target.settle() {
+                Some(error) => failures.push(error),
+                None => drop(taken.insert(pid, target)),
+            }
+        }
+        collector.targets = taken;
+        collector.warnings.extend(failures.iter().map(ToString::to_string));
+        if collector.targets.is_empty() {
             return Err(refused(failures));
         }
         if pids.len() > MAX_TARGETS {
-            warnings.push(format!("{} processes named, the first {MAX_TARGETS} are watched", pids.len()));
+            collector.warnings.push(format!("{} processes named, the first {MAX_TARGETS} are watched", pids.len()));
         }
-        let watched: Vec<u32> = targets.keys().copied().collect();
-        let tracer = if with_ebpf { Tracer::attach(&watched) } else { Tracer::off("switched off by --no-ebpf") };
-        Ok(Collector { targets, tracer, children_at: Instant::now(), warnings })
+        if with_ebpf {
+            let answer = |(pid, target): (&u32, &mut Target)| target.executed().then_some(*pid);
+            let watched: Vec<u32> = collector.targets.iter_mut().filter_map(answer).collect();
+            collector.tracer = Tracer::attach(&watched);
+        }
+        Ok(collector)
     }
 
     /// Messages since the last call.
@@ -100,21 +112,49 @@ impl Collector {
         let (now, monotonic) = (SystemTime::now(), process::monotonic_ns());
         let raw = self.tracer.poll();
         let mut symbols = symbol::Cache::default();
+        // Of a process that does not answer not even the memory map is read.
+        let silent = |pid: u32| self.targets.get(&pid).is_some_and(|target| !target.answers());
         raw.into_iter()
             .filter_map(|raw| {
                 let time = now.checked_sub(Duration::from_nanos(monotonic.saturating_sub(raw.event.ns))).unwrap_or(now);
-                let stack = symbols.frames(raw.event.tgid, &raw.stack);
+                let stack = symbols.frames(raw.event.tgid, &raw.stack, silent(raw.event.tgid));
                 Event::decode(&raw.event, time, stack)
             })
             .collect()
     }
 
-    /// Reads everything once. Events that came meanwhile are returned with it.
+    /// Reads everything once, and waits for it.
     pub fn sample(&mut self) -> (Arc<Snapshot>, Vec<Event>) {
+        self.begin();
+        self.wait();
+        self.finish()
+    }
+
+    /// Begins to read everything once.
+    pub fn begin(&mut self) {
         self.adopt_children();
+        self.ask();
+    }
+
+    /// Readable when a process has been read: [`remaining`](Self::remaining) may have become less.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+
+    /// How long a sample that was begun is worth waiting for; `None` once nothing is missing but what does not answer.
+    pub fn remaining(&mut self) -> Option<Duration> {
+        self.bell.acknowledge();
+        let targets = self.targets.values_mut().chain(self.candidates.values_mut());
+        targets.filter_map(Target::remaining).max().filter(|left| !left.is_zero())
+    }
+
+    /// Ends a sample that was begun. Events that came meanwhile are returned with it.
+    pub fn finish(&mut self) -> (Arc<Snapshot>, Vec<Event>) {
         let time = SystemTime::now();
+        // A child that did not answer and turns out to run another program goes.
+        self.targets.retain(|_, target| target.settle().is_none() || target.named);
+        self.take_children();
         for (pid, target) in &mut self.targets {
-            target.read(*pid, time);
             if target.executed() {
                 self.warnings.extend(self.tracer.watch(*pid).err());
             }
@@ -135,6 +175,20 @@ impl Collector {
     /// Ends the tracing. Takes up to a second: call it when the terminal is the user's again.
     pub fn close(self) {
         self.tracer.detach();
+    }
+
+    fn ask(&mut self) {
+        for target in self.targets.values_mut().chain(self.candidates.values_mut()) {
+            if let Err(error) = target.ask(&self.bell) {
+                self.warnings.push(format!("process {} is not read: {error}", target.last.identity.pid));
+            }
+        }
+    }
+
+    fn wait(&mut self) {
+        while let Some(left) = self.remaining() {
+            wake::wait([Some(self.bell.fd())], left);
+        }
     }
 
     /// Lets go of the children that ended first, but for the last few.
@@ -159,96 +213,24 @@ impl Collector {
         found.extend(self.tracer.processes());
         for pid in found {
             let known = self.targets.get(&pid).is_some_and(|target| target.last.exited.is_none());
-            if known || self.targets.len() >= MAX_TARGETS || pid == std::process::id() {
+            let full = self.targets.len() + self.candidates.len() >= MAX_TARGETS;
+            if known || full || pid == std::process::id() {
                 continue;
             }
-            // A child that runs another program is none of ours.
-            if let Ok(target) = Target::open(pid) {
+            if let Ok(target) = Target::new(pid, false) {
+                self.candidates.insert(pid, target);
+            }
+        }
+    }
+
+    /// Watches the children that turned out to run on hg, and those that do not answer. A child that runs another program is
+    /// none of ours.
+    fn take_children(&mut self) {
+        for (pid, mut target) in std::mem::take(&mut self.candidates) {
+            if target.settle().is_none() {
                 self.targets.insert(pid, target);
-                self.warnings.extend(self.tracer.watch(pid).err());
             }
         }
-    }
-}
-
-impl Target {
-    fn open(pid: u32) -> Result<Target, PageError> {
-        let identity = Proc::identity(pid).map_err(|_| PageError::Gone(pid))?;
-        let mut stats = StatsSource::open(pid)?;
-        let arenas = stats.read(None)?;
-        let last = Process {
-            identity,
-            read_at: process::monotonic_ns(),
-            memory: Proc::memory(pid).ok(),
-            arenas,
-            threads: BTreeMap::new(),
-            traced: false,
-            page_error: None,
-            exited: None,
-        };
-        let attached = last.identity.exe.clone();
-        let mut target = Target { stats: Some(stats), last, named: false, attached };
-        target.name_threads(pid);
-        Ok(target)
-    }
-
-    /// Looks up the names of threads that stand out, while they live.
-    fn name_threads(&mut self, pid: u32) {
-        let new: Vec<u32> = self.last.worst_threads().filter(|tid| !self.last.threads.contains_key(tid)).collect();
-        for tid in new {
-            if self.last.threads.len() >= MAX_THREADS {
-                self.last.threads.clear();
-            }
-            let name = Thread::look(pid, process::host_tid(pid, tid)).comm;
-            if !name.is_empty() {
-                self.last.threads.insert(tid, name);
-            }
-        }
-    }
-
-    /// Whether it runs another program on hg since this was asked last.
-    fn executed(&mut self) -> bool {
-        let exe = &self.last.identity.exe;
-        let other = self.last.exited.is_none() && self.last.page_error.is_none() && *exe != self.attached;
-        if other {
-            self.attached.clone_from(exe);
-        }
-        other
-    }
-
-    fn read(&mut self, pid: u32, now: SystemTime) {
-        if self.last.exited.is_some() {
-            return;
-        }
-        let same = |ticks: u64| ticks == self.last.identity.start_ticks;
-        if !Proc::start_ticks(pid).is_ok_and(same) {
-            self.last.exited = Some(now);
-            self.stats = None;
-            return;
-        }
-        let Some(stats) = &mut self.stats else { return };
-        let read = stats.read(Some(&self.last.arenas));
-        // Whatever was read belongs to this process only if it is still there.
-        if !Proc::start_ticks(pid).is_ok_and(same) {
-            self.last.exited = Some(now);
-            return;
-        }
-        match read {
-            Ok(arenas) => {
-                self.last.arenas = arenas;
-                self.last.read_at = process::monotonic_ns();
-                self.last.page_error = None;
-                self.name_threads(pid);
-            }
-            Err(PageError::NotOnHg(_)) => self.last.page_error = Some(LEFT_HG.to_owned()),
-            Err(error) => self.last.page_error = Some(error.to_string()),
-        }
-        if let Ok(identity) = Proc::identity(pid)
-            .map(|identity| crate::model::Identity { started: self.last.identity.started, ..identity })
-        {
-            self.last.identity = identity;
-        }
-        self.last.memory = Proc::memory(pid).ok().or(self.last.memory);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What several test files need: the built binary, targets, and a model to draw.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -35,8 +35,20 @@ impl FakePage {
         FakePage::try_start(program, how).unwrap_or_else(|answer| panic!("fake_page {how}: {answer}"))
     }
 
-    /// The same; what it says instead if the kernel does not let it be that way.
-    pub(crate) fn try_start(program: &std::path::Path, how: &str) -> Result<FakePage, String> {
+    /// One whose memory answers no read; `None`, and said so, where the kernel does not let it be.
+    pub(crate) fn where_possible(how: &str) -> Option<FakePage> {
+        match FakePage::try_start(&example(), how) {
+            Ok(target) => Some(target),
+            Err(answer) if answer == "cannot\n" => {
+                eprintln!("skipped: {how} needs root and userfaultfd");
+                None
+            }
+            Err(answer) => panic!("fake_page {how}: {answer}"),
+        }
+    }
+
+    /// The same as [`start_as`](Self::start_as); what it says instead if the kernel does not let it be that way.
+    fn try_start(program: &std::path::Path, how: &str) -> Result<FakePage, String> {
         let mut child = Command::new(program)
             .arg(how)
             .stdin(Stdio::piped())
@@ -52,6 +64,11 @@ impl FakePage {
     /// Its pid, as an argument.
     pub(crate) fn pid(&self) -> String {
         self.0.id().to_string()
+    }
+
+    /// Lets it take the next step, if its kind has any.
+    pub(crate) fn step(&mut self) {
+        self.0.stdin.as_mut().expect("piped").write_all(b"x").expect("it runs");
     }
 
     /// Ends it now.

@@ -13,6 +13,7 @@ use hg_probes::page::{
 
 use super::discover::Region;
 use super::memory::{Memory, Piece, page_bytes};
+use super::pagemap::Pagemap;
 use crate::attach::rights::{Capability, Refusal};
 
 /// Copies after the first that a block is worth.
@@ -125,17 +126,17 @@ impl PageCopy {
             locks: [[State::Blank; MAX_LOCKS]; REASONS],
             policy: State::Blank,
         };
-        let whole = memory
-            .read(region.start, &mut copy.bytes[..size_of::<Header>()])
+        // A shared page may have been written by others without being in this process's tables yet.
+        let read = if region.shared { Memory::read } else { Memory::read_present };
+        let whole = read(memory, region.start, &mut copy.bytes[..size_of::<Header>()])
             .map_err(|error| denied_or_gone(pid, &error))?;
         let damaged = |what: &str| PageError::Damaged { pid, what: what.into() };
         if !whole {
             return Err(damaged("its header cannot be read"));
         }
         copy.check(pid, region)?;
-        // A shared page may have been written by others without being in this process's tables yet.
-        let populated =
-            if region.shared { None } else { memory.populated(region.start, size_of::<StatsPage>() as u64) };
+        let pagemap = Pagemap::open(pid).filter(|_| !region.shared);
+        let populated = pagemap.and_then(|pagemap| pagemap.range(region.start, size_of::<StatsPage>() as u64));
         let mut pending = copy.slots(populated.as_deref());
         for slot in &pending {
             *copy.state(&slot.place) = State::Torn;

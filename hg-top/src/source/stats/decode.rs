@@ -13,6 +13,7 @@ use super::copy::{Block, PageCopy};
 use super::discover::Region;
 use super::map;
 use super::memory::{Memory, Piece};
+use super::pagemap::Pagemap;
 use crate::escape;
 use crate::model::{Arena, Class, Counters, Decision, Figures, Histogram, HoldWait, Lock, Policy, Records};
 
@@ -20,7 +21,7 @@ use crate::model::{Arena, Class, Counters, Decision, Figures, Histogram, HoldWai
 const MAX_FRONTS: u32 = 8192;
 
 /// Number of an arena in its process, and what its page says. Torn blocks keep what `last` knew of them.
-pub fn arena(copy: &PageCopy, region: Region, memory: Memory, last: Option<&BTreeMap<u32, Arena>>) -> (u32, Arena) {
+pub fn arena(copy: &PageCopy, region: Region, pid: u32, last: Option<&BTreeMap<u32, Arena>>) -> (u32, Arena) {
     let header = copy.header_block();
     let number = header.u32(offset_of!(Header, arena));
     let last = last.and_then(|arenas| arenas.get(&number));
@@ -29,7 +30,7 @@ pub fn arena(copy: &PageCopy, region: Region, memory: Memory, last: Option<&BTre
         (false, _) => Some(Figures { records: records(copy, region), ..figures(header) }),
     };
     let policy = copy.policy().map(policy).or_else(|| last.and_then(|last| last.policy.clone()));
-    let fronts = front_cells(copy, memory);
+    let fronts = front_cells(copy, pid);
     let classes = copy.classes().filter_map(|(index, block)| class(index, block, copy, &fronts, last)).collect();
     let locks = copy.locks().filter_map(|(reason, index, block)| lock(reason, index, block, copy, last)).collect();
     let name = name(header).unwrap_or_else(|| format!("arena {number}"));
@@ -149,8 +150,15 @@ fn decision(block: Block<'_>, start: usize) -> Decision {
     }
 }
 
-/// Cells in the front caches, by index of the class. Classes whose heads could not all be read are left out.
-fn front_cells(copy: &PageCopy, memory: Memory) -> BTreeMap<usize, u64> {
+/// Cells in the front caches, by index of the class. Classes whose heads could not all be read are left out. Heads on pages that
+/// the process does not have are of caches never used: empty.
+fn front_cells(copy: &PageCopy, pid: u32) -> BTreeMap<usize, u64> {
+    let memory = Memory::of(pid);
+    let mut pagemap = Pagemap::open(pid);
+    let mut there = |piece: &Piece| {
+        let last = piece.address.saturating_add(piece.len as u64 - 1);
+        pagemap.as_mut().is_none_or(|pagemap| pagemap.has(piece.address) && pagemap.has(last))
+    };
     let header = copy.header_block();
     let base = header.u64(offset_of!(Header, fronts_address));
     let stride = header.u64(offset_of!(Header, fronts_stride));
@@ -167,7 +175,8 @@ fn front_cells(copy: &PageCopy, memory: Memory) -> BTreeMap<usize, u64> {
         let head = |front: u64| base.checked_add(front.checked_mul(stride)?)?.checked_add(offset);
         let pieces: Option<Vec<Piece>> =
             (0..u64::from(count)).map(|front| Some(Piece { address: head(front)?, len: 4 })).collect();
-        let Some(pieces) = pieces.filter(|_| entry > 0) else { continue };
+        let Some(mut pieces) = pieces.filter(|_| entry > 0) else { continue };
+        pieces.retain(&mut there);
         let mut heads = vec![0; 4 * pieces.len()];
         if memory.gather(&pieces, &mut heads).is_ok_and(|read| read == pieces.len()) {
             let bytes = heads.chunks_exact(4).map(|head| u32::from_ne_bytes(head.try_into().unwrap_or_default()));

@@ -1,10 +1,11 @@
-//! Reading another process's memory: `process_vm_readv`, and `pagemap` to know what is worth reading.
+//! Reading another process's memory: `process_vm_readv`.
 //!
-//! The target is hostile: any address may be unmapped, so a read that comes back short is an answer, not an error.
+//! The target is hostile: any address may be unmapped, so a read that comes back short is an answer, not an error;
+//! and it may not come back at all, so none is done in a thread that somebody waits for without end (`aside.rs`).
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+
+use super::pagemap::Pagemap;
 
 /// Pieces of one call; the kernel's limit.
 const IOV_MAX: usize = 1024;
@@ -56,6 +57,16 @@ impl Memory {
         Ok(self.gather(&[Piece { address, len: into.len() }], into)? == 1)
     }
 
+    /// The same for private memory, of which pages that the process does not have are not asked for: all reads as zeros then.
+    pub fn read_present(self, address: u64, into: &mut [u8]) -> io::Result<bool> {
+        let pages = Pagemap::open(self.pid).and_then(|pagemap| pagemap.range(address, into.len() as u64));
+        if pages.is_some_and(|pages| pages.contains(&false)) {
+            into.fill(0);
+            return Ok(true);
+        }
+        self.read(address, into)
+    }
+
     fn read_vector(self, pieces: &[Piece], into: &mut [u8]) -> io::Result<usize> {
         let remote: Vec<libc::iovec> =
             pieces.iter().map(|piece| libc::iovec { iov_base: piece.address as *mut _, iov_len: piece.len }).collect();
@@ -79,20 +90,6 @@ impl Memory {
                 error => Err(error),
             },
         }
-    }
-
-    /// Which pages of a range the process has in memory or in swap, lowest first; `None` if the kernel does not tell.
-    ///
-    /// A page that was never written reads as zero; reading it anyway would make the kernel give the target memory.
-    pub fn populated(self, start: u64, len: u64) -> Option<Vec<bool>> {
-        const IN_MEMORY_OR_SWAP: u64 = 0b11 << 62;
-        let page = page_bytes();
-        let pages = len.div_ceil(page);
-        let mut entries = vec![0u8; usize::try_from(pages.checked_mul(8)?).ok()?];
-        let pagemap = File::open(format!("/proc/{}/pagemap", self.pid)).ok()?;
-        pagemap.read_exact_at(&mut entries, start / page * 8).ok()?;
-        let entry = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        Some(entries.chunks_exact(8).map(|bytes| entry(bytes) & IN_MEMORY_OR_SWAP != 0).collect())
     }
 }
 

@@ -4,12 +4,13 @@
 //! | module | what |
 //! |---|---|
 //! | [`discover`] | which mappings are stats pages, which processes run on hg |
-//! | [`memory`] | reading another process's memory |
+//! | [`memory`], [`pagemap`] | reading another process's memory, and which pages it has |
 //! | [`copy`] | a copy of a page in which every block is whole |
 //! | [`decode`] | from the copy to the model |
 //! | [`map`], [`keeps`] | the pages of an arena's grid, and what keeps one of them |
 //!
-//! The target is hostile: every length, count and address is checked before use, every string is escaped.
+//! The target is hostile: every length, count and address is checked before use, every string is escaped. A read may take as
+//! long as it pleases: whoever calls this does so in a thread that can be left behind.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,6 +22,7 @@ pub mod discover;
 pub mod keeps;
 pub mod map;
 pub mod memory;
+pub mod pagemap;
 
 use copy::{PageCopy, PageError, denied_or_gone};
 use discover::Region;
@@ -53,7 +55,9 @@ impl StatsSource {
     fn await_start(&self) {
         let unwritten = |region: &Region| {
             let mut magic = [0; 8];
-            Memory::of(self.pid).read(region.start, &mut magic).is_ok_and(|whole| whole && magic == [0; 8])
+            let memory = Memory::of(self.pid);
+            let read = if region.shared { Memory::read } else { Memory::read_present };
+            read(memory, region.start, &mut magic).is_ok_and(|whole| whole && magic == [0; 8])
         };
         while self.discovered.elapsed() < START && self.regions.iter().all(unwritten) {
             std::thread::sleep(Duration::from_millis(5));
@@ -87,7 +91,7 @@ impl StatsSource {
         for region in &self.regions {
             match PageCopy::take(self.pid, *region) {
                 Ok(copy) => {
-                    let (number, arena) = decode::arena(&copy, *region, Memory::of(self.pid), last);
+                    let (number, arena) = decode::arena(&copy, *region, self.pid, last);
                     arenas.entry(number).or_insert(arena);
                 }
                 Err(error) => failure = Some(error),
