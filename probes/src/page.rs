@@ -227,8 +227,8 @@ pub struct Header {
     pub blocked_since_ns: AtomicU64,
     /// How long free memory is kept while somebody maintains the arena, ms.
     pub decay_ms: AtomicU64,
-    /// Bytes of the grid's pages below the top by [`Tier`](crate::words::Tier): what the growth that brought a page got, verified,
-    /// and what the page is seen to be once it was used.
+    /// Committed bytes by the [`Tier`](crate::words::Tier) of the page they lie on: what the growth that brought the page got,
+    /// verified, and what it is seen to be once it was used. Their sum is `committed_bytes` while nobody grows or shrinks.
     pub tier_bytes: [AtomicU64; TIERS],
     /// Steps down from the tier wanted, by [`TierReason`](crate::words::TierReason).
     pub tier_reasons: [AtomicU64; TIER_REASONS],

@@ -1,4 +1,4 @@
-//! The book of pages: what backs each page of the grid below the top, and how many there are of each kind.
+//! The book of pages: what backs each page of the grid below the top, and how many slices are committed on pages of each kind.
 //!
 //! A page's byte says what the kernel gave when somebody last looked: at the growth that brought the page (its first page
 //! stands for the growth), after it was used (`tend.rs`), or when it went back (`release.rs`). Readers see the bytes; the
@@ -7,7 +7,9 @@
 //! Lock: the grid's. Bytes are atomic, and read without it.
 
 use super::ladder::Backed;
+use super::release::piece;
 use crate::grid::tables::{PAGE_SLICES, Tables};
+use crate::size_class::SLICE;
 use crate::stats;
 use crate::sys::memory::HUGE_PAGE;
 use core::sync::atomic::Ordering::Relaxed;
@@ -68,9 +70,9 @@ impl Change {
 /// The book.
 pub(crate) struct Pages {
     pub(crate) backing: Backing,
-    /// Pages below the top by tier.
+    /// Committed slices by the tier of their page: of all tiers together as many as are committed.
     counts: [u32; TIERS],
-    /// Those that were locked.
+    /// Pages that were locked.
     pinned: u32,
     /// What the kernel last counted as not to be swapped out.
     pub(super) unswappable_bytes: u64,
@@ -101,6 +103,7 @@ impl Pages {
                 self.set(tables, page, tier_byte(Tier::Base, false));
             }
         }
+        self.commit(tables, head, length);
         if let Some(bytes) = backed.unswappable_bytes {
             self.unswappable_bytes = bytes;
         }
@@ -116,6 +119,7 @@ impl Pages {
         header: Option<&Header>,
     ) -> Option<Change> {
         let mut change = None;
+        self.uncommit(tables, head, length);
         let whole = whole_pages(head, length);
         for page in touched_pages(head, length) {
             let from = self.tier(tables, page);
@@ -130,6 +134,28 @@ impl Pages {
             }
         }
         change
+    }
+
+    /// Slices of pages that are known are committed again as they are.
+    pub(crate) fn commit(&mut self, tables: &Tables, head: u32, length: u32) {
+        self.count_slices(tables, head, length, |count, slices| count + slices);
+    }
+
+    /// Slices are committed no more; what backs their pages stays what it is.
+    pub(crate) fn uncommit(&mut self, tables: &Tables, head: u32, length: u32) {
+        self.count_slices(tables, head, length, |count, slices| count.saturating_sub(slices));
+    }
+
+    fn count_slices(&mut self, tables: &Tables, head: u32, length: u32, change: impl Fn(u32, u32) -> u32) {
+        for page in touched_pages(head, length) {
+            let (_, slices) = piece(page, head, head + length);
+            let backed = tables.backed(page as usize);
+            backed.store(change(backed.load(Relaxed).into(), slices) as u8, Relaxed);
+            let tier = self.tier(tables, page);
+            if let Some(count) = self.counts.get_mut(tier as usize) {
+                *count = change(*count, slices);
+            }
+        }
     }
 
     /// Enters what a page is seen to be, unless it changed meanwhile.
@@ -161,7 +187,7 @@ impl Pages {
     /// Writes the counts.
     pub(crate) fn publish(&self, header: &Header) {
         for (bytes, count) in header.tier_bytes.iter().zip(self.counts) {
-            bytes.store(u64::from(count) * HUGE_PAGE as u64, Relaxed);
+            bytes.store(u64::from(count) * SLICE as u64, Relaxed);
         }
         header.pinned_bytes.store(self.pinned_bytes(), Relaxed);
     }
@@ -173,20 +199,17 @@ impl Pages {
 
     fn set(&mut self, tables: &Tables, page: u32, byte: u8) {
         let old = tables.tier_byte(page as usize).swap(byte, Relaxed);
-        self.count(old, |count| count.saturating_sub(1));
-        self.count(byte, |count| count + 1);
+        let slices = u32::from(tables.backed(page as usize).load(Relaxed));
+        self.count(old, |count, by| count.saturating_sub(by), slices);
+        self.count(byte, |count, by| count + by, slices);
     }
 
-    fn count(&mut self, byte: u8, change: impl Fn(u32) -> u32) {
-        // A page that nobody entered yet counts nowhere.
-        if tier_of(byte) == Tier::None as u8 {
-            return;
-        }
+    fn count(&mut self, byte: u8, change: impl Fn(u32, u32) -> u32, slices: u32) {
         if let Some(count) = self.counts.get_mut(usize::from(tier_of(byte))) {
-            *count = change(*count);
+            *count = change(*count, slices);
         }
         if byte & PINNED != 0 {
-            self.pinned = change(self.pinned);
+            self.pinned = change(self.pinned, 1);
         }
     }
 }

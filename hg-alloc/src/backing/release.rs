@@ -64,7 +64,7 @@ fn way(tables: &Tables, page: u32, slices: u32) -> Way {
 }
 
 /// The slices of a run that lie on a page.
-fn piece(page: u32, head: u32, end: u32) -> (u32, u32) {
+pub(super) fn piece(page: u32, head: u32, end: u32) -> (u32, u32) {
     let first = head.max(page * PAGE);
     (first, end.min((page + 1) * PAGE) - first)
 }

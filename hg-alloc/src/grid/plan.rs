@@ -38,6 +38,7 @@ impl Grid {
             self.put_back(Pool::Fresh, head, first - head);
             self.put_back(Pool::Fresh, first + taken, head + length - first - taken);
             self.bins.insert(&self.tables, Pool::Released, first, taken);
+            self.pages.uncommit(&self.tables, first, taken);
         }
     }
 
@@ -67,6 +68,7 @@ impl Grid {
             self.bins.remove(&self.tables, Pool::Released, head);
             self.put_back(Pool::Released, head + taken, length - taken);
             self.bins.insert(&self.tables, Pool::Fresh, head, taken);
+            self.pages.commit(&self.tables, head, taken);
             left -= taken;
         }
         if let Some(page) = self.page {

@@ -139,6 +139,7 @@ impl SharedGrid {
                 grid.put_back(Pool::Fresh, head, first - head);
                 grid.put_back(Pool::Fresh, first + taken, head + length - first - taken);
                 grid.bins.insert(&tables, Pool::Released, first, taken);
+                grid.pages.uncommit(&tables, first, taken);
                 moved += u64::from(taken) * SLICE as u64;
             }
             if moved == 0 {

@@ -5,11 +5,12 @@
 //! runs          16 bytes a slice   what the grid knows of it; under the grid lock
 //! spans         28 bytes a slice   what its class knows of it; under the class lock
 //! tiers         1 byte a page      what backs it, for readers; atomic
+//! backed        1 byte a page      how many of its slices are committed; under the grid lock
 //! chunks        32 bytes a chunk   which blocks of 16 KiB of states are used
 //! states        bitmap and state bytes of spans, in blocks of 64 bytes
 //! user memory   slices
 //! ```
-//! One reservation holds all seven, user memory last and apart from the rest by a guard of inaccessible pages, so that
+//! One reservation holds all eight, user memory last and apart from the rest by a guard of inaccessible pages, so that
 //! nothing an overrun of a user block can reach is ever followed (S4).
 //!
 //! A [`Run`] that is not the head (or, for free runs, the tail) of a run has kind None.
@@ -114,6 +115,7 @@ pub(crate) struct Tables {
     pub(crate) spans: usize,
     /// A byte of `hg_probes::grid::tier_byte` for each page.
     pub(crate) tiers: usize,
+    backed: usize,
     chunks: usize,
     pub(crate) states: usize,
     states_reserved: usize,
@@ -130,6 +132,7 @@ impl Tables {
             runs: 0,
             spans: 0,
             tiers: 0,
+            backed: 0,
             chunks: 0,
             states: 0,
             states_reserved: 0,
@@ -149,19 +152,20 @@ impl Tables {
         // A byte of state and a bit of bitmap for each 16 bytes, and what rounding adds: a third at most.
         let states = part(cap * (SLICE / 16 * 3 / 2));
         let chunks = part(states / CHUNK * size_of::<Chunk>());
-        let start =
-            memory::reserve(descriptors + runs + spans + tiers + chunks + states + GUARD + (cap << SLICE_SHIFT))?;
+        let all = descriptors + runs + spans + 2 * tiers + chunks + states;
+        let start = memory::reserve(all + GUARD + (cap << SLICE_SHIFT))?;
         // Tables are touched here and there: a huge page for each touch would be a waste. Kernels without them refuse.
-        let _ = pages::avoid_huge(start, descriptors + runs + spans + tiers + chunks + states);
+        let _ = pages::avoid_huge(start, all);
         Ok(Tables {
             descriptors: start,
             runs: start + descriptors,
             spans: start + descriptors + runs,
             tiers: start + descriptors + runs + spans,
-            chunks: start + descriptors + runs + spans + tiers,
-            states: start + descriptors + runs + spans + tiers + chunks,
+            backed: start + descriptors + runs + spans + tiers,
+            chunks: start + descriptors + runs + spans + 2 * tiers,
+            states: start + all - states,
             states_reserved: states - GUARD,
-            base: start + descriptors + runs + spans + tiers + chunks + states + GUARD,
+            base: start + all + GUARD,
             cap: cap as u32,
         })
     }
@@ -180,10 +184,13 @@ impl Tables {
             memory::commit(start, end - start)?;
             committed += end - start;
         }
-        let start = (self.tiers + from as usize / PAGE_SLICES) / memory::BASE_PAGE * memory::BASE_PAGE;
-        let end = (self.tiers + to as usize / PAGE_SLICES + 1).next_multiple_of(memory::BASE_PAGE);
-        memory::commit(start, end - start)?;
-        Ok(committed + end - start)
+        for table in [self.tiers, self.backed] {
+            let start = (table + from as usize / PAGE_SLICES) / memory::BASE_PAGE * memory::BASE_PAGE;
+            let end = (table + to as usize / PAGE_SLICES + 1).next_multiple_of(memory::BASE_PAGE);
+            memory::commit(start, end - start)?;
+            committed += end - start;
+        }
+        Ok(committed)
     }
 
     /// Gives back whole pages of the records of a run on its way to the system, its first and last slice aside. Zeros say
@@ -244,6 +251,12 @@ impl Tables {
     pub(crate) fn tier_byte(&self, page: usize) -> &AtomicU8 {
         // SAFETY: S4, the bytes of pages below the top are accessible for ever.
         unsafe { &*((self.tiers + page) as *const AtomicU8) }
+    }
+
+    /// How many slices of a page below the top are committed. Under the grid lock.
+    pub(crate) fn backed(&self, page: usize) -> &AtomicU8 {
+        // SAFETY: S4, bytes of pages below the top are accessible; only this byte is looked at.
+        unsafe { &*((self.backed + page) as *const AtomicU8) }
     }
 
     /// The run record of a slice below the top (or at it). Under the grid lock.

@@ -14,6 +14,7 @@ mod pin;
 mod seccomp;
 mod settings;
 mod stage;
+mod sum;
 
 use hg_alloc::raw;
 use hg_probes::grid::{PINNED, tier_of};
