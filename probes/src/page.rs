@@ -315,9 +315,9 @@ pub struct Decision {
     pub bytes: AtomicU64,
     /// The page in the way, where one was.
     pub page: AtomicU32,
-    /// Size of the cells in the way, bytes; 0 for a large object.
+    /// What has most of the bytes in use there: size of the cells of that class, bytes; 0 for large objects.
     pub class: AtomicU32,
-    /// How many cells stand in the way there.
+    /// How many cells of that class, or large objects, stand there. Other classes may have some too.
     pub cells: AtomicU64,
     /// A percentage that was compared, and with what: `usage << 32 | limit`.
     pub percent: AtomicU64,

@@ -147,9 +147,9 @@ words! {
         Young = 2, "free for less than the decay time";
         /// Memory was free for the decay time.
         Idle = 3, "free for the decay time";
-        /// Live cells stand on every page.
+        /// Something stands on every page; most of it on the one nearest to being free are cells, live or cached, of one class.
         PinnedByCells = 4, "pinned by cells";
-        /// Large objects stand on every page.
+        /// The same, where most of it are large objects.
         PinnedByLarge = 5, "pinned by a large object";
         /// The usage calls for it, by the profile or by growth ahead of demand.
         Usage = 6, "usage";
