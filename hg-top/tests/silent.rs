@@ -18,8 +18,9 @@ fn look(targets: &[&FakePage]) -> (Vec<Value>, Duration) {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let of = |pid: &String| {
+        let pid: u64 = pid.parse().unwrap();
         let processes = document["processes"].as_array().unwrap();
-        processes.iter().find(|process| process["pid"].to_string() == *pid).unwrap().clone()
+        processes.iter().find(|process| process["pid"] == pid).unwrap().clone()
     };
     (pids.iter().map(of).collect(), took)
 }
