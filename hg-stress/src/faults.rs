@@ -2,7 +2,8 @@
 //!
 //! Every fault is real, but one whose outcome is defined: a cell is freed twice only if no one else can have got it in
 //! between. For that the blocks of the faults have size classes of their own ([`Faults::reserved`]) and one fault is
-//! injected at a time, by whichever of the fault threads is ready. After each, the counter of the expected kind must have
+//! injected at a time, by whichever of the fault threads is ready. A live block in each of these classes keeps its span: in
+//! memory given back a second free is one of a wild pointer. After each, the counter of the expected kind must have
 //! gone up by exactly one and no other; a block that the bad free aimed at must be whole and freeable.
 //!
 //! Calling the allocator's `dealloc` like this breaks the contract of `GlobalAlloc`. That is the point: hg promises to refuse.
@@ -104,6 +105,8 @@ impl std::fmt::Display for Unanswered {
 pub struct Faults {
     page: &'static StatsPage,
     ranges: Vec<RangeInclusive<usize>>,
+    /// A block of each class.
+    _kept: Vec<Vec<u8>>,
     mapping: usize,
     turn: Mutex<Turn>,
 }
@@ -128,7 +131,8 @@ impl Faults {
             let ranges = classes.windows(2).map(|pair| pair[0] + 1..=pair[1]);
             ranges.into_iter().find(|r| *r.start() > at_least && !r.end().is_power_of_two() && !r.contains(&fixed))
         };
-        let ranges = [1024, 2048, 16_384].into_iter().map(class).collect::<Option<_>>()?;
+        let ranges = [1024, 2048, 16_384].into_iter().map(class).collect::<Option<Vec<_>>>()?;
+        let kept = ranges.iter().map(|range| vec![1; *range.end()]).collect();
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that exists.
         let mapping = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -149,7 +153,7 @@ impl Faults {
         };
         std::thread::Builder::new().name("accomplice".into()).spawn(free_for_others).ok()?;
         let turn = Mutex::new(Turn { number: 0, accomplice, done });
-        Some(Faults { page, ranges, mapping: mapping as usize, turn })
+        Some(Faults { page, ranges, _kept: kept, mapping: mapping as usize, turn })
     }
 
     /// The sizes that belong to the faults.
