@@ -32,8 +32,9 @@ use hg_probes::words::{Cause, LockId, Reason};
 pub(crate) struct Pool {
     pub(crate) transfer: Transfer,
     pub(crate) central: Central,
-    /// Bytes of cells outstanding, as the arena's sum of them knows.
+    /// Bytes of cells outstanding, and of those in the transfer cache, as the arena's sums of them know.
     outstanding: u64,
+    in_transfer: u64,
     /// Refills and flushes that the last epoch of maintenance saw.
     seen: u64,
 }
@@ -265,7 +266,7 @@ impl Arena {
     /// Bytes of cells that the arrays of one block may hold in their zones: all blocks together a sixteenth of the committed
     /// memory. Transfer caches take about as much again, so caches hold an eighth. Less where spans are sparse.
     pub(crate) fn front_budget(&self) -> u64 {
-        let blocks = self.fronts.rseq_blocks().max(1) as u64;
+        let blocks = self.fronts.blocks_in_use() as u64;
         match self.density.mode() {
             Mode::Dense => {
                 let committed = self.page().map_or(0, |page| page.header.committed_bytes.load(Relaxed));
@@ -363,6 +364,9 @@ impl Arena {
         let outstanding = u64::from(pool.central.spans) * u64::from(shape.cells) - free;
         let before = core::mem::replace(&mut pool.outstanding, outstanding * u64::from(shape.size));
         self.density.changed(before, pool.outstanding);
+        let in_transfer = pool.transfer.length() as u64 * u64::from(shape.size);
+        let before = core::mem::replace(&mut pool.in_transfer, in_transfer);
+        self.density.transfer_changed(before, in_transfer);
         stats::class(page, class, |block| {
             count(block);
             let spans = u64::from(pool.central.spans);
@@ -377,7 +381,7 @@ impl Arena {
 
 impl Pool {
     const fn new() -> Self {
-        Pool { transfer: Transfer::new(), central: Central::new(), outstanding: 0, seen: 0 }
+        Pool { transfer: Transfer::new(), central: Central::new(), outstanding: 0, in_transfer: 0, seen: 0 }
     }
 
     /// Gives a cell back to its span, and the span to the grid if it became free and is not needed.

@@ -162,37 +162,33 @@ impl Fronts {
         head.word.store(0, Relaxed);
     }
 
+    /// Empties the slots that can be had. A slot's lock comes before those of classes here, as in a refill.
     fn drain_slots(&self, which: Which, classes: &impl Classes) {
-        for index in 0..slot::COUNT {
-            let block = self.rseq_blocks() + index;
-            if block >= self.used.load(Relaxed) {
-                continue;
-            }
+        let used = self.used.load(Relaxed);
+        for index in (0..slot::COUNT).filter(|index| self.rseq_blocks() + index < used) {
+            let Some(slot) = self.slot_at(index) else { continue };
             for class in 0..COUNT {
-                let (head, seen) = (self.head(block, class), self.seen(block, class));
+                let (head, seen) = (self.head(slot.block, class), self.seen(slot.block, class));
                 let word = head.word.load(Relaxed);
                 if word == 0 || which == Which::Idle && seen.load(Relaxed) != word {
                     seen.store(word, Relaxed);
                     continue;
                 }
                 classes.take_back(class, &mut |give| {
-                    let slot = self.slot_at(index);
-                    while let Some(entry) = slot.as_ref().and_then(|slot| slot.pop(class)) {
+                    while let Some(entry) = slot.pop(class) {
                         give(entry);
                     }
                 });
             }
-            self.give_back_slot(index);
+            self.give_back_slot(&slot);
         }
     }
 
-    /// Gives the memory of a slot's block back if all of its arrays are empty. Its lock is held, but nobody waits for it.
-    fn give_back_slot(&self, index: usize) {
-        if let Some(slot) = self.slot_at(index)
-            && self.block_head(slot.block).in_use.load(Relaxed) != 0
-            && (0..COUNT).all(|class| self.head(slot.block, class).is_empty())
-        {
-            let touched = self.block_head(slot.block).touched.load(Relaxed);
+    /// Gives the memory of a slot's block back if all of its arrays are empty.
+    fn give_back_slot(&self, slot: &slot::Slot) {
+        let head = self.block_head(slot.block);
+        if head.in_use.load(Relaxed) != 0 && (0..COUNT).all(|class| self.head(slot.block, class).is_empty()) {
+            let touched = head.touched.load(Relaxed);
             // A refusal costs memory only.
             if self.give_back_block(slot.block) {
                 self.touched.fetch_sub(touched as usize, Relaxed);

@@ -26,7 +26,7 @@ pub(crate) mod slot;
 pub(crate) use current::Front;
 
 use crate::cell::Entry;
-use crate::size_class::{CLASSES, COUNT};
+use crate::size_class::{CLASSES, COUNT, size_of_class};
 use crate::sys::rseq::Area;
 use crate::sys::{Errno, memory, pages};
 use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -222,6 +222,14 @@ impl Fronts {
         self.rseq_blocks.load(Relaxed)
     }
 
+    /// Number of blocks that share the budget: the slots where there are no restartable sequences.
+    pub(crate) fn blocks_in_use(&self) -> usize {
+        match self.rseq_blocks() {
+            0 => slot::COUNT,
+            blocks => blocks,
+        }
+    }
+
     /// Distance of two blocks, bytes.
     pub(crate) const fn stride() -> usize {
         BLOCK
@@ -230,6 +238,16 @@ impl Fronts {
     /// Bytes of the arrays that were used since the last drain.
     pub(crate) fn bytes(&self) -> usize {
         self.touched.load(Relaxed)
+    }
+
+    /// Bytes of cells in all arrays, about: they change meanwhile.
+    pub(crate) fn cells_bytes(&self) -> u64 {
+        let blocks = (0..self.used.load(Relaxed)).filter(|block| self.block_head(*block).in_use.load(Relaxed) != 0);
+        let cells = |block: usize, class: usize| {
+            let head = self.head(block, class);
+            head.top().saturating_sub(head.floor.load(Relaxed)) / ENTRY * size_of_class(class)
+        };
+        blocks.map(|block| (0..COUNT).map(|class| u64::from(cells(block, class))).sum::<u64>()).sum()
     }
 
     /// Remembers that a block may hold entries from now on.

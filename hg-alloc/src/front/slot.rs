@@ -14,8 +14,8 @@ use hg_probes::page::{FRONT_MASK, FRONT_UNIT};
 /// Number of slots, hence of blocks behind the per-CPU ones.
 pub(crate) const COUNT: usize = 4;
 
-/// How often a drain looks at a slot that is taken; its owner keeps it for some 10 ns unless it is preempted.
-const PATIENCE: u32 = 10_000;
+/// How often a drain yields to the owner of a slot that is taken, who keeps it for some 10 ns unless it is preempted.
+const PATIENCE: u32 = 1000;
 
 /// The locks of the slots.
 pub(crate) struct Slots([Line; COUNT]);
@@ -56,8 +56,10 @@ impl Fronts {
     /// A certain slot, for drains. `None` if its owner keeps it for long: it may be stopped.
     pub(super) fn slot_at(&self, index: usize) -> Option<Slot<'_>> {
         let tid = thread::tid();
-        (0..PATIENCE).find_map(|_| {
-            core::hint::spin_loop();
+        (0..PATIENCE).find_map(|tried| {
+            if tried > 0 {
+                thread::yield_now();
+            }
             self.take_slot(index, tid)
         })
     }

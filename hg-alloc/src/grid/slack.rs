@@ -1,6 +1,6 @@
 //! Slack: how much free memory an arena keeps when frees leave it with more.
 //!
-//! An eighth of what is in use, between 4 and 16 MiB: so a program that ends a phase gives back what the phase took, and one
+//! An eighth of what is in use, between 4 and 10 MiB: so a program that ends a phase gives back what the phase took, and one
 //! that allocates and frees large objects in turns makes few system calls. Where giving back was regretted, because the same
 //! memory was taken again at once and again and again, more is kept: such a program has one large object that comes and goes.
 //!
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The least and the most that is kept, slices.
 const LEAST: u32 = GRANULE / 4;
-const MOST: u32 = GRANULE;
+const MOST: u32 = GRANULE / 8 * 5;
 
 /// Giving back is regretted if memory is taken again within so many ns.
 const REGRET_NS: u64 = 20_000_000;
@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(slack.exceeded(4 * MIB, 0), None);
         assert_eq!(slack.exceeded(4 * MIB + 32768, 0), Some(64));
         assert_eq!(slack.exceeded(8 * MIB, 64 * MIB), None);
-        assert_eq!(slack.exceeded(16 * MIB, 1 << 40), None);
-        assert_eq!(slack.exceeded(17 * MIB, 1 << 40), Some(256));
+        assert_eq!(slack.exceeded(10 * MIB, 1 << 40), None);
+        assert_eq!(slack.exceeded(11 * MIB, 1 << 40), Some(160));
     }
 
     #[test]

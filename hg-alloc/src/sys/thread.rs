@@ -86,6 +86,12 @@ pub(crate) fn set_rank(rank: u32) {
     word(RANK).store(rank, Relaxed);
 }
 
+/// Lets another thread run.
+pub(crate) fn yield_now() {
+    // SAFETY: S9, no arguments.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
 /// Id of the process in its pid namespace.
 pub(crate) fn pid() -> u32 {
     // SAFETY: S9, no arguments.
