@@ -13,6 +13,7 @@ use crate::elastic::Elastic;
 use crate::fork;
 use crate::front::drain::{Classes, Give, Which};
 use crate::front::{self, Fronts};
+use crate::grid::reserve;
 use crate::grid::tables::Tables;
 use crate::grid::{Need, SharedGrid};
 use crate::lock::Lock;
@@ -160,13 +161,13 @@ impl Arena {
         let area = rseq::choose(config.rseq);
         let ids = if area.registered { env::possible_cpus() } else { 0 };
         self.sampler.start(config.sample_bytes);
-        let tables = reserve_tables(config.cap_bytes)?;
+        let (tables, reserved) = reserve::reserve(config.cap_bytes)?;
         let fronts = self.fronts.start(area, ids);
         let page_address = match fronts.and_then(|()| memory::map_named(page::NAME, size_of::<StatsPage>())) {
             Ok(address) => address,
             Err(errno) => {
                 self.fronts.end();
-                tables.unreserve();
+                reserve::unreserve(&tables, reserved);
                 return Err(errno);
             }
         };
@@ -187,7 +188,7 @@ impl Arena {
         self.maintenance.start(config.decay_ms, config.thread);
         header.pin_wanted.store(u32::from(config.backing.pin), Relaxed);
         header.tier_wanted.store(config.backing.tier as u32, Relaxed);
-        self.describe(page, &tables);
+        self.describe(page, &tables, reserved);
 
         for (class, pool) in self.pools.iter().enumerate() {
             pool.name(LockId::class(CLASSES[class].size), class, page);
@@ -195,7 +196,7 @@ impl Arena {
                 pool.central.start(tables, class, self.fronts.array(class));
             }
         }
-        self.grid.start(tables, config.cap_bytes, &self.fronts, page);
+        self.grid.start(tables, reserved, config.cap_bytes, &self.fronts, page);
         // SAFETY: S7, the arena is not started yet.
         unsafe {
             *self.settings.get() =
@@ -227,7 +228,7 @@ impl Arena {
     }
 
     /// Writes the identity of the arena into its stats page.
-    fn describe(&self, page: &StatsPage, tables: &Tables) {
+    fn describe(&self, page: &StatsPage, tables: &Tables, reserved: u32) {
         let header = &page.header;
         header.version.store(page::VERSION, Relaxed);
         header.header_size.store(size_of::<page::Header>() as u32, Relaxed);
@@ -253,7 +254,7 @@ impl Arena {
         header.states_address.store(tables.states as u64, Relaxed);
         header.page_bytes.store(memory::HUGE_PAGE as u64, Relaxed);
         header.slice_bytes.store(size_class::SLICE as u64, Relaxed);
-        header.reserved_bytes.store(u64::from(tables.cap) * size_class::SLICE as u64, Relaxed);
+        header.reserved_bytes.store(u64::from(reserved) * size_class::SLICE as u64, Relaxed);
         header.ceiling_bytes.store(u64::from(tables.cap) * size_class::SLICE as u64, Relaxed);
         for (class, block) in page.classes.iter().enumerate().take(COUNT) {
             block.size.store(CLASSES[class].size, Relaxed);
@@ -421,17 +422,5 @@ impl Classes for Arena {
         });
         self.publish_class(class, &mut pool, |block| stats::add(&block.drained, cells));
         true
-    }
-}
-
-/// Reserves as much address space as the kernel allows: half again and again where a limit (RLIMIT_AS, overcommit,
-/// valgrind) refuses the cap.
-fn reserve_tables(cap_bytes: usize) -> Result<Tables, Errno> {
-    let mut cap = cap_bytes.next_multiple_of(memory::HUGE_PAGE);
-    loop {
-        match Tables::reserve(cap) {
-            Err(_) if cap > 64 << 20 => cap = (cap / 2).next_multiple_of(memory::HUGE_PAGE),
-            outcome => return outcome,
-        }
     }
 }

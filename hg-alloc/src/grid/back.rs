@@ -30,6 +30,8 @@ pub(super) enum Plan {
     Slices { from: u32, to: u32 },
     /// Make states accessible from this byte on.
     States { from: usize },
+    /// Map address space for slices from..to, or up to `least` if there is no more.
+    Reserve { from: u32, least: u32, to: u32 },
     /// Back runs again that were given back: a head and a length each.
     Again { runs: [(u32, u32); RUNS] },
 }
@@ -44,6 +46,8 @@ impl Plan {
         let mut outcome = Outcome::default();
         match *self {
             Plan::States { from } => tables.commit_states(from, STATES_STEP)?,
+            // Not a growth yet: `reserve_more` in `grow.rs` does it.
+            Plan::Reserve { .. } => {}
             Plan::Slices { from, to } => {
                 tables.commit_slices(from, to)?;
                 memory::commit(tables.address(from), (to - from) as usize * SLICE)?;
@@ -69,7 +73,7 @@ impl Plan {
             Plan::Slices { from: first, .. } | Plan::Again { runs: [(first, _), ..] } => {
                 u64::from(*first) / PAGE_SLICES as u64
             }
-            Plan::States { .. } => 0,
+            Plan::States { .. } | Plan::Reserve { .. } => 0,
         }
     }
 }
@@ -133,6 +137,7 @@ impl Grid {
     pub(super) fn adopt(&mut self, plan: &Plan, outcome: &Outcome) {
         match *plan {
             Plan::States { from } => self.chunks.committed = from + STATES_STEP,
+            Plan::Reserve { .. } => {}
             Plan::Slices { from, to } => {
                 self.top = to;
                 self.adopt_run(from, to - from, &outcome[0]);

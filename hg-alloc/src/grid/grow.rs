@@ -7,7 +7,9 @@
 //! has a cause, is counted, and fires `grow_refused` (`blocked.rs` tells of episodes of them). `plan.rs` has what the first
 //! phase decides, `back.rs` the second phase.
 
-use super::{Grid, Need, SharedGrid};
+use super::back::Plan;
+use super::tables::Tables;
+use super::{Grid, Need, SharedGrid, reserve};
 use crate::backing::pages::Backing;
 use crate::lock::Guard;
 use crate::size_class::SLICE;
@@ -124,6 +126,10 @@ impl SharedGrid {
             let before = grid.tier;
             drop(grid);
 
+            if let Plan::Reserve { from, least, to } = plan {
+                self.reserve_more(&tables, (from, least, to), need, last)?;
+                continue;
+            }
             self.tend_before_growth(backing);
             let done = plan.carry_out(&tables, backing, before);
             let retry = done.is_err() && !least && room > need.slices();
@@ -161,6 +167,35 @@ impl SharedGrid {
             self.wake_waiting();
             return result;
         }
+    }
+
+    /// Maps address space for slices from..to, or up to `least` if that is all there is, where the reservation was cut short. This
+    /// thread has `growing`.
+    #[cold]
+    fn reserve_more(
+        &self,
+        tables: &Tables,
+        (from, least, to): (u32, u32, u32),
+        need: Need,
+        last: bool,
+    ) -> Result<(), (Cause, Errno)> {
+        let mapped = reserve::map_more(tables, from, to).map(|()| to);
+        let mapped = mapped.or_else(|_| reserve::map_more(tables, from, least).map(|()| least));
+        let mut grid = self.lock.lock_again(Reason::Grow);
+        grid.growing = 0;
+        let result = match mapped {
+            Ok(to) => {
+                grid.reserve_to(to);
+                drop(grid);
+                Ok(())
+            }
+            Err(errno) => {
+                let cause = grid.cap_cause;
+                self.refuse(grid, need, cause, errno, last, false)
+            }
+        };
+        self.wake_waiting();
+        result
     }
 
     /// Wakes those who wait for a growth. No lock is held.

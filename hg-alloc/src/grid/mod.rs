@@ -12,6 +12,7 @@ mod back;
 mod blocked;
 pub(crate) mod grow;
 mod plan;
+pub(crate) mod reserve;
 pub(crate) mod runs;
 pub(crate) mod shrink;
 pub(crate) mod slack;
@@ -57,8 +58,9 @@ pub(crate) struct Grid {
     pub(crate) tables: Tables,
     /// Free runs by size.
     pub(crate) bins: Bins,
-    /// Slices made accessible so far.
+    /// Slices made accessible so far, and those whose address space is mapped.
     top: u32,
+    reserved: u32,
     /// Slices that stay committed whatever the load.
     floor: u32,
     /// Chunks of cell states that no class has.
@@ -114,6 +116,7 @@ impl SharedGrid {
                 tables: Tables::new(),
                 bins: Bins::new(),
                 top: 0,
+                reserved: 0,
                 floor: 0,
                 chunks: Chunks::new(),
                 low_water: 0,
@@ -143,15 +146,24 @@ impl SharedGrid {
         }
     }
 
-    /// Gives the grid its tables and its stats page. `wanted_bytes` is the cap that was asked for: less was reserved if a limit
-    /// on address space was in the way. Called once, before anybody else can see the arena.
-    pub(crate) fn start(&self, tables: Tables, wanted_bytes: usize, fronts: &'static Fronts, page: &'static StatsPage) {
+    /// Gives the grid its tables, of which `reserved` slices are mapped, and its stats page. `wanted_bytes` is the cap that was
+    /// asked for: less was reserved if a limit on address space was in the way. Called once, before anybody else can see the
+    /// arena.
+    pub(crate) fn start(
+        &self,
+        tables: Tables,
+        reserved: u32,
+        wanted_bytes: usize,
+        fronts: &'static Fronts,
+        page: &'static StatsPage,
+    ) {
         env::remember_stderr();
         self.lock.name(LockId::GRID, GRID_LOCK, page);
         if let Some(mut grid) = self.lock.lock(Reason::Policy) {
             grid.tables = tables;
+            grid.reserved = reserved;
             grid.ceiling = tables.cap;
-            if ((tables.cap as usize) << SLICE_SHIFT) < wanted_bytes {
+            if ((reserved as usize) << SLICE_SHIFT) < wanted_bytes {
                 grid.cap_cause = Cause::AddressSpace;
             }
             grid.fronts = Some(fronts);
@@ -240,6 +252,18 @@ impl Grid {
     fn put_back(&mut self, pool: Pool, head: u32, length: u32) {
         if length > 0 {
             self.bins.insert(&self.tables, pool, head, length);
+        }
+    }
+
+    /// Takes note that slices below `reserved` are mapped. Once all are, the cap is the only end.
+    fn reserve_to(&mut self, reserved: u32) {
+        self.reserved = reserved;
+        if reserved == self.tables.cap {
+            self.cap_cause = Cause::Cap;
+        }
+        if let Some(page) = self.page {
+            let bytes = u64::from(reserved) << SLICE_SHIFT;
+            stats::change(&page.header.seq, || page.header.reserved_bytes.store(bytes, Relaxed));
         }
     }
 

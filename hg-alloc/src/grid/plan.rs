@@ -4,7 +4,7 @@
 
 use super::back::{Plan, STATES_STEP};
 use super::runs::Pool;
-use super::{GRANULE, Grid, Need, tables};
+use super::{GRANULE, Grid, Need, reserve, tables};
 use crate::backing::pages::Backing;
 use crate::backing::release;
 use crate::backing::room::Ask;
@@ -113,21 +113,31 @@ impl Grid {
     /// What to do for a need, with room for so many slices.
     pub(super) fn plan(&self, need: Need, room: u32) -> Result<Plan, Cause> {
         if need == Need::States {
-            return Ok(Plan::States { from: self.chunks.committed });
+            let from = self.chunks.committed;
+            let reserved = from + STATES_STEP <= tables::states_of(self.reserved as usize);
+            return if reserved { Ok(Plan::States { from }) } else { self.plan_reserve(1) };
         }
         let missing = self.missing(need);
-        let left = self.tables.cap - self.top;
+        let left = self.reserved - self.top;
         let below = self.below_ceiling();
         let granules = missing.div_ceil(GRANULE).max(1).saturating_mul(GRANULE);
         match missing {
             _ if missing > self.tables.cap => Err(Cause::TooLarge),
-            _ if missing > left => Err(self.cap_cause),
+            _ if missing > self.tables.cap - self.top => Err(self.cap_cause),
             _ if missing > below => Err(Cause::Ceiling),
+            _ if missing > left => self.plan_reserve(missing - left),
             _ => {
                 let slices = cut(granules.min(left).min(below).max(missing), room, missing);
                 Ok(Plan::Slices { from: self.top, to: self.top + slices })
             }
         }
+    }
+
+    /// Map address space for so many slices more, if not all of the cap is mapped.
+    fn plan_reserve(&self, missing: u32) -> Result<Plan, Cause> {
+        let least = self.reserved + missing;
+        let to = reserve::next_step(self.reserved, missing, self.tables.cap);
+        if to >= least { Ok(Plan::Reserve { from: self.reserved, least, to }) } else { Err(self.cap_cause) }
     }
 
     /// Length of the fresh run that ends at the top: new slices will join it.

@@ -118,7 +118,6 @@ pub(crate) struct Tables {
     backed: usize,
     chunks: usize,
     pub(crate) states: usize,
-    states_reserved: usize,
     /// First address of user memory.
     pub(crate) base: usize,
     /// Slices of the cap.
@@ -127,52 +126,61 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) const fn new() -> Self {
-        Tables {
-            descriptors: 0,
-            runs: 0,
-            spans: 0,
-            tiers: 0,
-            backed: 0,
-            chunks: 0,
-            states: 0,
-            states_reserved: 0,
-            base: 0,
-            cap: 0,
-        }
+        Tables { descriptors: 0, runs: 0, spans: 0, tiers: 0, backed: 0, chunks: 0, states: 0, base: 0, cap: 0 }
     }
 
-    /// Reserves address space for a cap of `cap_bytes` and its tables.
-    pub(crate) fn reserve(cap_bytes: usize) -> Result<Tables, Errno> {
-        let cap = cap_bytes >> SLICE_SHIFT;
+    /// Bytes of the parts before user memory, in their order: descriptors, runs, spans, tiers, what backs them, chunks, states.
+    fn parts(cap: usize) -> [usize; 7] {
         let part = |bytes: usize| bytes.next_multiple_of(memory::HUGE_PAGE) + memory::HUGE_PAGE;
-        let descriptors = part(cap * size_of::<Descriptor>());
-        let runs = part((cap + 1) * size_of::<Run>());
-        let spans = part(cap * size_of::<Span>());
-        let tiers = part(cap / PAGE_SLICES + 1);
-        // A byte of state and a bit of bitmap for each 16 bytes, and what rounding adds: a third at most.
-        let states = part(cap * (SLICE / 16 * 3 / 2));
-        let chunks = part(states / CHUNK * size_of::<Chunk>());
-        let all = descriptors + runs + spans + 2 * tiers + chunks + states;
-        let start = memory::reserve(all + GUARD + (cap << SLICE_SHIFT))?;
-        // Tables are touched here and there: a huge page for each touch would be a waste. Kernels without them refuse.
-        let _ = pages::avoid_huge(start, all);
-        Ok(Tables {
-            descriptors: start,
-            runs: start + descriptors,
-            spans: start + descriptors + runs,
-            tiers: start + descriptors + runs + spans,
-            backed: start + descriptors + runs + spans + tiers,
-            chunks: start + descriptors + runs + spans + 2 * tiers,
-            states: start + all - states,
-            states_reserved: states - GUARD,
-            base: start + all + GUARD,
-            cap: cap as u32,
-        })
+        let states = part(states_of(cap));
+        [
+            part(cap * size_of::<Descriptor>()),
+            part((cap + 1) * size_of::<Run>()),
+            part(cap * size_of::<Span>()),
+            part(cap / PAGE_SLICES + 1),
+            part(cap / PAGE_SLICES + 1),
+            part(states / CHUNK * size_of::<Chunk>()),
+            states,
+        ]
     }
 
-    /// Unmaps the reservation again: the arena's start failed.
-    pub(crate) fn unreserve(&self) {
-        memory::unmap(self.descriptors, self.base - self.descriptors + ((self.cap as usize) << SLICE_SHIFT));
+    /// Bytes of address space for `cap` slices and their tables.
+    pub(super) fn bytes(cap: u32) -> usize {
+        Self::parts(cap as usize).iter().sum::<usize>() + GUARD + ((cap as usize) << SLICE_SHIFT)
+    }
+
+    /// Where everything lies for `cap` slices, from an address on.
+    pub(super) fn lay_out(start: usize, cap: u32) -> Tables {
+        let mut next = start;
+        let [descriptors, runs, spans, tiers, backed, chunks, states] = Self::parts(cap as usize).map(|bytes| {
+            next += bytes;
+            next - bytes
+        });
+        Tables { descriptors, runs, spans, tiers, backed, chunks, states, base: next + GUARD, cap }
+    }
+
+    /// What the first `slices` slices need of each part and of user memory: first and last address. Tables have a page to spare,
+    /// because the records behind the top are looked at.
+    pub(super) fn extents(&self, slices: u32) -> [(usize, usize); 8] {
+        let (count, states) = (slices as usize, states_of(slices as usize));
+        let table = |start: usize, bytes: usize| {
+            (start, (start + bytes).next_multiple_of(memory::BASE_PAGE) + memory::BASE_PAGE)
+        };
+        [
+            table(self.descriptors, count * size_of::<Descriptor>()),
+            table(self.runs, (count + 1) * size_of::<Run>()),
+            table(self.spans, count * size_of::<Span>()),
+            table(self.tiers, count / PAGE_SLICES + 1),
+            table(self.backed, count / PAGE_SLICES + 1),
+            table(self.chunks, states / CHUNK * size_of::<Chunk>()),
+            table(self.states, states),
+            (self.base, self.address(slices)),
+        ]
+    }
+
+    /// Tables are touched here and there: a huge page for each touch would be a waste. Kernels without them refuse.
+    pub(super) fn avoid_huge(&self) {
+        let _ = pages::avoid_huge(self.descriptors, self.base - self.descriptors);
     }
 
     /// Makes the records of slices `from..to` accessible, and those of one slice more: the run behind the top is looked at.
@@ -210,11 +218,8 @@ impl Tables {
         [(self.descriptors, size_of::<Descriptor>()), (self.runs, size_of::<Run>()), (self.spans, size_of::<Span>())]
     }
 
-    /// Makes `bytes` of states from `from` on accessible; fails at the end of the reservation.
+    /// Makes `bytes` of states from `from` on accessible, which are reserved.
     pub(super) fn commit_states(&self, from: usize, bytes: usize) -> Result<(), Errno> {
-        if from + bytes > self.states_reserved {
-            return Err(Errno(libc::ENOMEM));
-        }
         let record = |bytes: usize| self.chunks + bytes / CHUNK * size_of::<Chunk>();
         let start = record(from) / memory::BASE_PAGE * memory::BASE_PAGE;
         memory::commit(start, record(from + bytes).next_multiple_of(memory::BASE_PAGE) - start)?;
@@ -336,6 +341,12 @@ impl Tables {
     pub(crate) fn first_state(&self, states: u32, cells: u32) -> usize {
         self.states + states as usize * 64 + bitmap_bytes(cells)
     }
+}
+
+/// Bytes of states for so many slices: a byte of state and a bit of bitmap for each 16 bytes, and what rounding adds, a third
+/// at most.
+pub(super) const fn states_of(slices: usize) -> usize {
+    slices * (SLICE / 16 * 3 / 2)
 }
 
 /// Bytes of a span's bitmap, whole cache lines.

@@ -31,6 +31,19 @@ pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
     Ok(start)
 }
 
+/// Reserves address space at a certain place; EEXIST if something is mapped there.
+pub(crate) fn reserve_at(address: usize, bytes: usize) -> Result<(), Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: S9, the kernel replaces nothing.
+    let got = check(unsafe { libc::syscall(libc::SYS_mmap, address, bytes, libc::PROT_NONE, flags, -1, 0usize) })?;
+    if got == address {
+        return Ok(());
+    }
+    // Kernels before 4.17 take the address for a hint.
+    unmap(got, bytes);
+    Err(Errno(libc::EEXIST))
+}
+
 /// Makes reserved address space readable and writable. The memory is zero at its first touch.
 pub(crate) fn commit(address: usize, bytes: usize) -> Result<(), Errno> {
     // SAFETY: S9, the callers pass parts of their own reservation only.
