@@ -104,15 +104,32 @@ pub(crate) fn fronts(page: &StatsPage) {
     page.header.fronts_address.store(memory(), Relaxed);
 }
 
+/// `struct prctl_mm_map`.
+#[repr(C)]
+struct Places {
+    addresses: [u64; 11],
+    auxv: u64,
+    auxv_size: u32,
+    exe_fd: u32,
+}
+
 /// The kernel takes memory that answers nothing for this process's command line.
 pub(crate) fn arguments() {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("it is there");
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<u64> = after.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+    // By their numbers in proc(5); the first after the name is 3.
+    let field = |number: usize| fields[number - 3];
     let address = memory();
-    let set = |what: i32, address: u64| {
-        // SAFETY: changes what the kernel tells others of this process, and nothing here.
-        unsafe { libc::prctl(libc::PR_SET_MM, what, address, 0, 0) == 0 }
-    };
-    // The start first: it must not lie behind the end, which is on the stack.
-    if !set(libc::PR_SET_MM_ARG_START, address) || !set(libc::PR_SET_MM_ARG_END, address + 64) {
+    // SAFETY: asks for the end of the heap, and changes nothing.
+    let brk = unsafe { libc::sbrk(0) } as u64;
+    let (code, data) = ([field(26), field(27)], [field(45), field(46)]);
+    let addresses =
+        [code[0], code[1], data[0], data[1], field(47), brk, field(28), address, address + 64, field(50), field(51)];
+    let places = Places { addresses, auxv: 0, auxv_size: 0, exe_fd: u32::MAX };
+    // SAFETY: the structure is as long as is said; only what the kernel tells others of this process changes.
+    let set = unsafe { libc::prctl(libc::PR_SET_MM, libc::PR_SET_MM_MAP, &places, size_of_val(&places), 0) };
+    if set != 0 {
         cannot();
     }
 }
