@@ -23,7 +23,7 @@ use crate::sample::Sampler;
 use crate::size_class::{self, CLASSES, COUNT};
 use crate::stats;
 use crate::sys::{Errno, KeepErrno, clock, env, futex, memory, rseq, thread};
-use crate::transfer::Transfer;
+use crate::transfer::{TRANSFER_BYTES, Transfer};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 use hg_probes::page::{self, ClassStats, StatsPage};
@@ -163,9 +163,12 @@ impl Arena {
         self.sampler.start(config.sample_bytes);
         let (tables, reserved) = reserve::reserve(config.cap_bytes)?;
         let fronts = self.fronts.start(area, ids);
-        let page_address = match fronts.and_then(|()| memory::map_named(page::NAME, size_of::<StatsPage>())) {
-            Ok(address) => address,
-            Err(errno) => {
+        let transfers = fronts.and_then(|()| memory::map_zero(COUNT * TRANSFER_BYTES));
+        let stats = transfers.and_then(|_| memory::map_named(page::NAME, size_of::<StatsPage>()));
+        let (transfers, page_address) = match (transfers, stats) {
+            (Ok(transfers), Ok(page)) => (transfers, page),
+            (transfers, Err(errno)) | (transfers @ Err(errno), _) => {
+                memory::unmap(transfers.unwrap_or(0), transfers.map_or(0, |_| COUNT * TRANSFER_BYTES));
                 self.fronts.end();
                 reserve::unreserve(&tables, reserved);
                 return Err(errno);
@@ -194,6 +197,7 @@ impl Arena {
             pool.name(LockId::class(CLASSES[class].size), class, page);
             if let Some(mut pool) = pool.lock(Reason::Policy) {
                 pool.central.start(tables, class, self.fronts.array(class));
+                pool.transfer.start(transfers + class * TRANSFER_BYTES);
             }
         }
         self.grid.start(tables, reserved, config.cap_bytes, &self.fronts, page);

@@ -7,7 +7,7 @@
 //!
 //! The intervals are drawn evenly from 1 to twice the mean, so a program's own rhythm does not fall into step with them.
 
-use crate::sys::clock;
+use crate::sys::{clock, memory};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use hg_probes::catalogue::args;
 use hg_probes::{emit, listening};
@@ -28,7 +28,8 @@ pub(crate) struct Sampler {
     live: AtomicU32,
     /// Bytes of large objects until the next sample of one.
     large_left: AtomicUsize,
-    places: [[Place; WAYS]; SETS],
+    /// Address of the places, mapped for them: 0 if that could not be had, and before the start.
+    places: AtomicUsize,
 }
 
 struct Place {
@@ -50,7 +51,7 @@ impl Sampler {
             random: AtomicU64::new(0),
             live: AtomicU32::new(0),
             large_left: AtomicUsize::new(0),
-            places: [const { [const { Place::new() }; WAYS] }; SETS],
+            places: AtomicUsize::new(0),
         }
     }
 
@@ -58,6 +59,11 @@ impl Sampler {
     pub(crate) fn start(&self, interval: usize) {
         self.interval.store(interval, Relaxed);
         self.random.store(clock::now_ns() | 1, Relaxed);
+        let places = memory::map_zero(SETS * size_of::<[Place; WAYS]>()).unwrap_or(0);
+        // An arena whose start is tried again has them already.
+        if self.places.compare_exchange(0, places, Relaxed, Relaxed).is_err() {
+            memory::unmap(places, SETS * size_of::<[Place; WAYS]>());
+        }
         self.large_left.store(interval, Relaxed);
     }
 
@@ -122,8 +128,13 @@ impl Sampler {
     }
 
     fn set(&self, address: usize) -> &[Place; WAYS] {
+        static NOWHERE: [Place; WAYS] = [const { Place::new() }; WAYS];
         let hash = (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        self.places.get(hash % SETS).unwrap_or(&self.places[0])
+        match self.places.load(Relaxed) {
+            0 => &NOWHERE,
+            // SAFETY: S6, the mapping has SETS sets, reads as zero at first, and stays.
+            places => unsafe { &*(places as *const [Place; WAYS]).add(hash % SETS) },
+        }
     }
 
     /// A pseudo-random number (xorshift; Marsaglia 2003). Two threads at once may draw the same.

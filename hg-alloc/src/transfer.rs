@@ -11,15 +11,35 @@ use crate::size_class::BATCH_MAX;
 const BYTES: usize = 128 << 10;
 const BATCHES: usize = 8;
 
-/// A stack of entries. Under the class lock.
+const ENTRIES: usize = BATCHES * BATCH_MAX;
+
+/// Bytes of memory for one transfer cache.
+pub(crate) const TRANSFER_BYTES: usize = ENTRIES * size_of::<Entry>();
+
+/// A stack of entries. Under the class lock. The entries lie in memory mapped for them, not in the arena's static: most classes
+/// never touch theirs, and what is not touched costs nothing there.
 pub(crate) struct Transfer {
-    entries: [Entry; BATCHES * BATCH_MAX],
+    /// Address of the entries, 0 before the arena's start.
+    address: usize,
     length: usize,
 }
 
 impl Transfer {
     pub(crate) const fn new() -> Self {
-        Transfer { entries: [Entry::NONE; BATCHES * BATCH_MAX], length: 0 }
+        Transfer { address: 0, length: 0 }
+    }
+
+    /// Gives the cache its memory: [`TRANSFER_BYTES`] zeros, for ever.
+    pub(crate) fn start(&mut self, address: usize) {
+        self.address = address;
+    }
+
+    fn entries(&mut self) -> &mut [Entry] {
+        if self.address == 0 {
+            return &mut [];
+        }
+        // SAFETY: S3, the memory belongs to the class lock, which is held; zeros are entries.
+        unsafe { core::slice::from_raw_parts_mut(self.address as *mut Entry, ENTRIES) }
     }
 
     /// Cells in it.
@@ -40,7 +60,8 @@ impl Transfer {
 
     /// Puts an entry on top. The caller asked [`has_room`](Self::has_room).
     pub(crate) fn put(&mut self, entry: Entry) -> bool {
-        match self.entries.get_mut(self.length) {
+        let length = self.length;
+        match self.entries().get_mut(length) {
             Some(place) => {
                 *place = entry;
                 self.length += 1;
@@ -52,7 +73,8 @@ impl Transfer {
 
     /// Puts a batch on top that `fill` writes, if it says that it did.
     pub(crate) fn put_batch(&mut self, batch: usize, fill: impl FnOnce(&mut [Entry]) -> bool) -> bool {
-        let filled = self.entries.get_mut(self.length..self.length + batch).is_some_and(fill);
+        let length = self.length;
+        let filled = self.entries().get_mut(length..length + batch).is_some_and(fill);
         if filled {
             self.length += batch;
         }
@@ -61,8 +83,9 @@ impl Transfer {
 
     /// Takes up to `want` entries, at least one, off the top, if `drain` says that it has them all.
     pub(crate) fn take_batch(&mut self, want: usize, drain: impl FnOnce(&[Entry]) -> bool) -> usize {
-        let rest = self.length.saturating_sub(want);
-        let drained = self.entries.get(rest..self.length).is_some_and(|batch| !batch.is_empty() && drain(batch));
+        let length = self.length;
+        let rest = length.saturating_sub(want);
+        let drained = self.entries().get(rest..length).is_some_and(|batch| !batch.is_empty() && drain(batch));
         if !drained {
             return 0;
         }
@@ -75,8 +98,9 @@ impl Transfer {
     pub(crate) fn take(&mut self, want: usize, sink: &mut impl FnMut(Entry) -> bool) -> usize {
         let mut taken = 0;
         while taken < want && self.length > 0 {
-            let Some(entry) = self.entries.get(self.length - 1) else { break };
-            if !sink(*entry) {
+            let last = self.length - 1;
+            let Some(entry) = self.entries().get(last).copied() else { break };
+            if !sink(entry) {
                 break;
             }
             self.length -= 1;

@@ -31,6 +31,11 @@ pub(crate) fn reserve(bytes: usize) -> Result<usize, Errno> {
     Ok(start)
 }
 
+/// Maps memory that is zero at its first touch.
+pub(crate) fn map_zero(bytes: usize) -> Result<usize, Errno> {
+    map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+}
+
 /// Reserves address space at a certain place; EEXIST if something is mapped there.
 pub(crate) fn reserve_at(address: usize, bytes: usize) -> Result<(), Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
