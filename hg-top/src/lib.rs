@@ -8,7 +8,7 @@
 //! | [`cli`], [`run`], [`exit`] | the command line, the mode it asks for, the exit codes |
 //! | [`attach`] | finding the probe sites of a process and attaching the BPF program to them |
 //! | [`source`] | the two sources of figures: the stats page and eBPF |
-//! | [`process`], `command_line`, [`symbol`] | what /proc tells about processes, threads and addresses |
+//! | [`process`], [`symbol`] | what /proc tells about processes, threads and addresses |
 //! | [`aside`] | work on a process that may never return, in threads that can be left behind |
 //! | [`collect`] | both sources over the watched processes, read into snapshots |
 //! | [`model`] | one moment of all watched processes, and the recent past |
@@ -28,7 +28,6 @@ pub mod attach;
 pub mod batch;
 pub mod cli;
 pub mod collect;
-mod command_line;
 pub mod demo;
 pub mod escape;
 pub mod event;

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use procfs::{CurrentSI, FromRead};
 
+use crate::escape;
 use crate::model::{Identity, KernelMemory};
-use crate::{command_line, escape};
 
 /// Bytes of a file under /proc that are read.
-pub(crate) const CAP: u64 = 64 << 10;
+const CAP: u64 = 64 << 10;
 
 /// Threads of a process that are looked through for one.
 const MAX_TASKS: usize = 4096;
@@ -22,11 +22,13 @@ const MAX_TASKS: usize = 4096;
 pub struct Process;
 
 impl Process {
-    /// Who `pid` is. Reads its memory for the command line: may take as long as the process pleases.
+    /// Who `pid` is. The kernel looks into its memory for the command line: only where no file can stand behind that, but under
+    /// its memory map, which the process may hold up.
     pub fn identity(pid: u32) -> io::Result<Identity> {
         let stat = stat(&format!("/proc/{pid}/stat"))?;
         let outline = identity(pid, &stat);
-        Ok(Identity { role: command_line::role_of(pid, &stat, &outline.comm), ..outline })
+        let line = read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        Ok(Identity { role: role(&line, &outline.comm), ..outline })
     }
 
     /// The same by what the kernel itself knows, which is told at once: its role is its name.
@@ -125,15 +127,13 @@ fn state_word(state: char) -> &'static str {
     }
 }
 
-/// The file, as far as it is read.
-pub(crate) fn read(path: &str) -> io::Result<Vec<u8>> {
+fn read(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(CAP).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A `stat` file. The kernel answers it at once.
-pub(crate) fn stat(path: &str) -> io::Result<procfs::process::Stat> {
+fn stat(path: &str) -> io::Result<procfs::process::Stat> {
     procfs::process::Stat::from_read(read(path)?.as_slice()).map_err(io::Error::other)
 }
 
@@ -142,6 +142,24 @@ fn identity(pid: u32, stat: &procfs::process::Stat) -> Identity {
         .map_or_else(|_| String::new(), |path| escape::bytes(path.as_os_str().as_bytes()));
     let comm = escape::text(&stat.comm);
     Identity { pid, start_ticks: stat.starttime, exe, role: comm.clone(), comm, started: started(stat.starttime) }
+}
+
+/// Program and arguments as one line, without the directories of the program; kernel threads and zombies have none.
+fn role(cmdline: &[u8], comm: &str) -> String {
+    let mut words = cmdline.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let Some(program) = words.next() else { return comm.to_owned() };
+    // Servers that write a title put all of it into the first word.
+    let (path, title) = match program.iter().position(|byte| *byte == b' ') {
+        Some(space) => program.split_at(space),
+        None => (program, &b""[..]),
+    };
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let mut line = [name, title].concat();
+    for word in words {
+        line.push(b' ');
+        line.extend_from_slice(word);
+    }
+    escape::bytes(line.trim_ascii())
 }
 
 fn started(ticks: u64) -> SystemTime {
@@ -161,6 +179,15 @@ pub fn monotonic_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn roles() {
+        assert_eq!(role(b"/usr/bin/redis-server *:6379\0", "redis-server"), "redis-server *:6379");
+        assert_eq!(role(b"/usr/sbin/opensips\0-f\0/etc/o.cfg\0", "opensips"), "opensips -f /etc/o.cfg");
+        assert_eq!(role(b"", "kworker"), "kworker");
+        assert_eq!(role(b"/bin/\x1b[2Jsh\0", "sh"), "\\x1b[2Jsh");
+        assert_eq!(role(b"nginx: worker process\0\0\0", "nginx"), "nginx: worker process");
+    }
 
     #[test]
     fn we_ourselves() {
