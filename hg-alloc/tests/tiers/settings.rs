@@ -20,7 +20,9 @@ fn never_is_respected_by_auto() {
     if as_root("settings::never_is_respected_by_auto", &[("HG_TIER", "auto")]) {
         return;
     }
-    kernel::replace(ENABLED, NEVER);
+    if !kernel::replace(ENABLED, NEVER) {
+        return;
+    }
     let block = filled(12 * MIB, 1);
     assert_eq!(tier(), (Some(Tier::Base), Some(TierReason::SysfsNever)));
     // By advice, and by collapse; the third is for 64 KiB, unless the machine has them.
@@ -34,7 +36,9 @@ fn never_is_respected_by_what_a_named_tier_steps_down_to() {
     if as_root("settings::never_is_respected_by_what_a_named_tier_steps_down_to", &[("HG_TIER", "thp")]) {
         return;
     }
-    kernel::replace(ENABLED, NEVER);
+    if !kernel::replace(ENABLED, NEVER) {
+        return;
+    }
     let _block = filled(12 * MIB, 1);
     assert_eq!(tier(), (Some(Tier::Base), Some(TierReason::SysfsNever)));
 }
@@ -44,7 +48,9 @@ fn never_does_not_hold_for_a_collapse_that_was_named() {
     if as_root("settings::never_does_not_hold_for_a_collapse_that_was_named", &[("HG_TIER", "collapse")]) {
         return;
     }
-    kernel::replace(ENABLED, NEVER);
+    if !kernel::replace(ENABLED, NEVER) {
+        return;
+    }
     let _block = filled(12 * MIB, 1);
     assert_eq!(tier(), (Some(Tier::Collapsed), Some(TierReason::Obtained)));
 }
@@ -59,7 +65,9 @@ fn a_container_that_shows_no_huge_pages_hides_none() {
         _ => format!("{line}\n"),
     };
     let text: String = std::fs::read_to_string("/proc/meminfo").expect("meminfo").lines().map(zeroed).collect();
-    kernel::replace("/proc/meminfo", &text);
+    if !kernel::replace("/proc/meminfo", &text) {
+        return;
+    }
     let block = filled(12 * MIB, 1);
     if kernel::chosen("enabled").is_some_and(|word| word == "never") {
         return println!("skipped: this kernel gives no huge pages");
