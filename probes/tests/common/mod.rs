@@ -134,11 +134,18 @@ pub fn listened_to(pid: u32) -> usize {
     words.chunks_exact(2).filter(|word| **word != [0, 0]).count()
 }
 
+/// Whether this process has a capability, by its number (linux/capability.h). Root in a container may lack most.
+pub fn has(capability: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
+    effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|bits| bits >> capability & 1 != 0)
+}
+
 /// Why nothing can be traced here, if so.
 pub fn cannot_trace() -> Option<&'static str> {
-    // SAFETY: the call has no precondition.
-    if unsafe { libc::geteuid() } != 0 {
-        return Some("not root");
+    const CAP_SYS_ADMIN: u32 = 21;
+    if !has(CAP_SYS_ADMIN) {
+        return Some("needs CAP_SYS_ADMIN");
     }
     if !Path::new("/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset").exists() {
         return Some("this kernel has no uprobe PMU");
