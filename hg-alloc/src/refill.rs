@@ -50,7 +50,10 @@ impl Arena {
         self.refuse_doubled(popped, class);
         let front = self.fronts.current();
         let due = front.count_down(class, || self.sampler.countdown(size_of_class(class) as usize));
-        let entry = self.pop_cached(&front, class).map_or_else(|| self.refill(class, front), Ok)?;
+        let cached = self.pop_cached(&front, class);
+        // Not held through a refill, which may empty all slots.
+        drop(front);
+        let entry = cached.map_or_else(|| self.refill(class), Ok)?;
         let sampled = due && {
             let weight = self.sampler.weight(size_of_class(class) as usize);
             self.sampler.take(self.number, entry.cell, size, weight)
@@ -82,7 +85,7 @@ impl Arena {
     }
 
     /// Fills the front cache with a batch and returns one cell more, still CACHED.
-    fn refill(&'static self, class: usize, front: Front) -> Result<Entry, Cause> {
+    fn refill(&'static self, class: usize) -> Result<Entry, Cause> {
         let start = clock::now_ns();
         let (Some(lock), Some(shape)) = (self.pools.get(class), CLASSES.get(class)) else {
             return Err(Cause::NoReservation);
@@ -92,6 +95,7 @@ impl Arena {
         let mut fresh = false;
         for _ in 0..ATTEMPTS {
             let Some(mut pool) = lock.lock(Reason::Refill) else { return self.borrow_larger(class) };
+            let front = self.fronts.current();
             // Dry for the second time: more than the first few cells are wanted.
             if self.fronts.head(front.block(), class).is_open() {
                 front.enlarge(class, self.front_budget());
@@ -132,6 +136,7 @@ impl Arena {
                     stats::add(&block.reused, reused as u64);
                     stats::add(&block.carved, carved as u64);
                 });
+                drop(front);
                 drop(pool);
                 emit::refill(|| args::refill {
                     arena: lock.arena(),
@@ -151,6 +156,7 @@ impl Arena {
                 }
                 Err(Empty::Reentered) => return Err(Cause::Reentered),
                 Err(Empty::Grid(need)) => {
+                    drop(front);
                     drop(pool);
                     self.make_room(need, &mut pressed)?;
                 }

@@ -162,7 +162,7 @@ impl Fronts {
         head.word.store(0, Relaxed);
     }
 
-    /// Empties the slots that can be had. A slot's lock comes before those of classes here, as in a refill.
+    /// Empties the slots that can be had. Locks of classes are taken inside: who holds one of those never waits for a slot.
     fn drain_slots(&self, which: Which, classes: &impl Classes) {
         let used = self.used.load(Relaxed);
         for index in (0..slot::COUNT).filter(|index| self.rseq_blocks() + index < used) {

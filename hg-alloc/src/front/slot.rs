@@ -53,15 +53,20 @@ impl Fronts {
         self.take_slot(index, tid)
     }
 
-    /// A certain slot, for drains. `None` if its owner keeps it for long: it may be stopped.
+    /// A certain slot, for drains. `None` if its owner keeps it for long, and may be stopped; or if a signal handler asks that
+    /// interrupted the owner.
     pub(super) fn slot_at(&self, index: usize) -> Option<Slot<'_>> {
         let tid = thread::tid();
-        (0..PATIENCE).find_map(|tried| {
-            if tried > 0 {
-                thread::yield_now();
+        for _ in 0..PATIENCE {
+            if let Some(slot) = self.take_slot(index, tid) {
+                return Some(slot);
             }
-            self.take_slot(index, tid)
-        })
+            if self.slots.0.get(index).is_none_or(|line| line.0.load(Relaxed) == tid) {
+                break;
+            }
+            thread::yield_now();
+        }
+        None
     }
 
     #[inline(always)]
