@@ -401,7 +401,7 @@ fn an_episode_is_told_when_it_begins_and_when_it_ends() {
     if is_child(NAME) {
         return blocked_by_the_data_limit();
     }
-    if !may_trace() || Command::new("bpftrace").arg("--version").output().is_err() {
+    if !capability::may_trace() || Command::new("bpftrace").arg("--version").output().is_err() {
         return skip("needs CAP_SYS_ADMIN and bpftrace");
     }
     let program = std::env::current_exe().expect("own path");

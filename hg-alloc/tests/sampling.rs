@@ -42,7 +42,7 @@ fn weights_add_up_and_every_sample_is_freed() {
     if std::env::var_os(SCENARIO).is_some() {
         return workload();
     }
-    if !common::may_trace() || Command::new("bpftrace").arg("--version").output().is_err() {
+    if !common::capability::may_trace() || Command::new("bpftrace").arg("--version").output().is_err() {
         eprintln!("skipped: needs CAP_SYS_ADMIN and bpftrace");
         return;
     }

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod capability;
 pub(crate) mod seccomp;
 
 use hg_alloc::raw;
@@ -50,19 +51,6 @@ pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> Option<String>
     let text = text_of(name, &output);
     text.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| eprintln!("{line}"));
     Some(text)
-}
-
-/// Whether this process has a capability, by its number (linux/capability.h). Root in a container may lack most.
-pub(crate) fn has(capability: u32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
-    effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|bits| bits >> capability & 1 != 0)
-}
-
-/// Whether this process may trace others with probes.
-pub(crate) fn may_trace() -> bool {
-    const CAP_SYS_ADMIN: u32 = 21;
-    has(CAP_SYS_ADMIN)
 }
 
 pub(crate) fn is_root() -> bool {

@@ -98,7 +98,7 @@ fn maintenance_locks_again_what_a_child_inherited() {
     if stage::in_child(name, &variables, &[stage::User::Same]) {
         return;
     }
-    if !stage::may_lock() {
+    if !super::capability::may_lock() {
         return println!("skipped: without privileges the limit decides");
     }
     let block = filled(12 * MIB, 1);
@@ -124,7 +124,7 @@ fn locks_are_not_inherited_but_taken_again() {
     if stage::in_child(name, &[("HG_PIN", "1")], &[stage::User::Same]) {
         return;
     }
-    if !stage::may_lock() {
+    if !super::capability::may_lock() {
         return println!("skipped: without privileges the limit decides");
     }
     let block = filled(12 * MIB, 1);

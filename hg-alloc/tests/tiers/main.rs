@@ -4,6 +4,9 @@
 //! saying so. The hugetlb pool and the settings that tests change are put back when they end, also when they fail. Tests that
 //! change them wait for each other.
 
+#[allow(dead_code)]
+#[path = "../common/capability.rs"]
+mod capability;
 mod collapse;
 mod fork;
 mod hugetlb;

@@ -13,7 +13,7 @@ fn pinned_memory_is_what_the_kernel_locked() {
     if stage::in_child("pin::pinned_memory_is_what_the_kernel_locked", &[("HG_PIN", "1")], &[stage::User::Same]) {
         return;
     }
-    if !stage::may_lock() {
+    if !super::capability::may_lock() {
         return println!("skipped: without privileges the limit decides");
     }
     let block = filled(30 * MIB, 1);

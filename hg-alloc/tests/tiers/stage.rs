@@ -23,19 +23,6 @@ pub(crate) enum User {
     Nobody,
 }
 
-/// Whether this process has a capability, by its number (linux/capability.h). Root in a container may lack most.
-pub(crate) fn has(capability: u32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
-    effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|bits| bits >> capability & 1 != 0)
-}
-
-/// Whether this process may lock memory beyond its limit.
-pub(crate) fn may_lock() -> bool {
-    const CAP_IPC_LOCK: u32 = 14;
-    has(CAP_IPC_LOCK)
-}
-
 pub(crate) fn is_root() -> bool {
     // SAFETY: no preconditions.
     unsafe { libc::geteuid() == 0 }

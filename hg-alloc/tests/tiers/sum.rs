@@ -81,7 +81,7 @@ fn of_locked_pages() {
     if stage::in_child("sum::of_locked_pages", &variables, &[stage::User::Same]) {
         return;
     }
-    if !stage::may_lock() {
+    if !super::capability::may_lock() {
         return println!("skipped: without privileges the limit decides");
     }
     grows_and_shrinks();
