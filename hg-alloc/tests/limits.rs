@@ -52,6 +52,26 @@ fn page_failures(cause: Cause) -> u64 {
 }
 
 #[test]
+fn the_smallest_arena_serves_all_sizes() {
+    if in_child("the_smallest_arena_serves_all_sizes", &[("HG_CAP", "16m")]).is_some() {
+        return;
+    }
+    // Cells of 16 bytes need most states for their memory.
+    for size in [16, 100, 5000, 200_000, 1_000_000] {
+        let mut blocks = Vec::new();
+        loop {
+            let block = raw::malloc(size);
+            if block.is_null() {
+                break;
+            }
+            blocks.push(block);
+        }
+        assert!(blocks.len() * size > 11 << 20, "{} blocks of {size}", blocks.len());
+        blocks.into_iter().for_each(raw::free);
+    }
+}
+
+#[test]
 fn impossible_sizes_are_refused_at_once() {
     for size in [usize::MAX, isize::MAX as usize, isize::MAX as usize + 1, 1 << 50] {
         assert!(raw::malloc(size).is_null());

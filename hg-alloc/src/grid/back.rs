@@ -28,8 +28,8 @@ const RUNS: usize = 8;
 pub(super) enum Plan {
     /// Make the slices from..to accessible.
     Slices { from: u32, to: u32 },
-    /// Make states accessible from this byte on.
-    States { from: usize },
+    /// Make states accessible from one byte to another.
+    States { from: usize, to: usize },
     /// Map address space for slices from..to, or up to `least` if there is no more.
     Reserve { from: u32, least: u32, to: u32 },
     /// Back runs again that were given back: a head and a length each.
@@ -45,7 +45,7 @@ impl Plan {
         let back = |head, length| ladder::back(tables.address(head), length as usize * SLICE, backing, before);
         let mut outcome = Outcome::default();
         match *self {
-            Plan::States { from } => tables.commit_states(from, STATES_STEP)?,
+            Plan::States { from, to } => tables.commit_states(from, to - from)?,
             // Not a growth yet: `reserve_more` in `grow.rs` does it.
             Plan::Reserve { .. } => {}
             Plan::Slices { from, to } => {
@@ -136,7 +136,7 @@ impl Grid {
     /// Publishes what the second phase brought.
     pub(super) fn adopt(&mut self, plan: &Plan, outcome: &Outcome) {
         match *plan {
-            Plan::States { from } => self.chunks.committed = from + STATES_STEP,
+            Plan::States { to, .. } => self.chunks.committed = to,
             Plan::Reserve { .. } => {}
             Plan::Slices { from, to } => {
                 self.top = to;

@@ -4,6 +4,7 @@
 
 use super::back::{Plan, STATES_STEP};
 use super::runs::Pool;
+use super::states::CHUNK;
 use super::{GRANULE, Grid, Need, reserve, tables};
 use crate::backing::pages::Backing;
 use crate::backing::release;
@@ -114,8 +115,9 @@ impl Grid {
     pub(super) fn plan(&self, need: Need, room: u32) -> Result<Plan, Cause> {
         if need == Need::States {
             let from = self.chunks.committed;
-            let reserved = from + STATES_STEP <= tables::states_of(self.reserved as usize);
-            return if reserved { Ok(Plan::States { from }) } else { self.plan_reserve(1) };
+            // A small arena has fewer than a step.
+            let to = (from + STATES_STEP).min(tables::states_of(self.reserved as usize) / CHUNK * CHUNK);
+            return if to > from { Ok(Plan::States { from, to }) } else { self.plan_reserve(1) };
         }
         let missing = self.missing(need);
         let left = self.reserved - self.top;
