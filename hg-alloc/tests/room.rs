@@ -11,9 +11,9 @@ use common::*;
 use hg_alloc::raw;
 use hg_probes::words::Cause;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Seek, Write};
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -411,16 +411,18 @@ fn an_episode_is_told_when_it_begins_and_when_it_ends() {
         program.display(),
         Cause::AddressSpace as u32,
     );
-    let mut tracer = Command::new("bpftrace")
-        .args(["-c", &format!("{} --exact {NAME} --nocapture", program.display()), "-e", &script])
+    // Into a file of its own: the child writes on the same stdout.
+    let path = std::env::temp_dir().join(format!("hg-room-{}-trace", std::process::id()));
+    let tracer = Command::new("bpftrace")
+        .args(["-c", &format!("{} --exact {NAME} --nocapture", program.display()), "-e", &script, "-o"])
+        .arg(&path)
         .env(SCENARIO, NAME)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
+        .output()
         .expect("bpftrace starts");
-    let lines: Vec<String> =
-        BufReader::new(tracer.stdout.take().expect("piped")).lines().map_while(Result::ok).collect();
-    assert!(tracer.wait().expect("bpftrace ends with its child").success(), "{lines:?}");
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let _ = fs::remove_file(&path);
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    assert!(tracer.status.success(), "bpftrace ends with its child: {lines:?}");
     let told: Vec<&String> = lines.iter().filter(|line| line.starts_with("blocked")).collect();
     let cause = Cause::AddressSpace as u32;
     assert_eq!(told, [&format!("blocked 1 cause {cause}"), &format!("blocked 0 cause {cause}")], "{lines:?}");
