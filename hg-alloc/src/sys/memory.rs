@@ -103,6 +103,16 @@ pub(crate) fn map_named(name: &CStr, bytes: usize) -> Result<usize, Errno> {
     let mapped = check(sized).and_then(|_| map(bytes, prot, libc::MAP_PRIVATE, fd));
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_close, fd) };
+    // Under strict overcommit the first touch of a memfd's page can be refused, by SIGBUS: all pages are touched now.
+    let mut mode = [0; 2];
+    let strict = read_file(c"/proc/sys/vm/overcommit_memory", &mut mode).is_some_and(|text| text.starts_with(b"2"));
+    let mapped = mapped.and_then(|address| match strict.then(|| populate(address, bytes)) {
+        Some(Err(errno)) => {
+            unmap(address, bytes);
+            Err(errno)
+        }
+        _ => Ok(address),
+    });
     mapped.or_else(|_| map(bytes, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1))
 }
 
