@@ -2,8 +2,8 @@
 //! instead of the kernel killing, and memory comes again when there is room.
 //!
 //! The control group is one of version 1, made and removed by the test. Version 2, and the pools of NUMA nodes, are tested on
-//! fixtures of their files (`sys/cgroup.rs`, `sys/limits.rs`), as is the strict overcommit of the whole machine: here the
-//! kernel's refusal is real in form only, a filter's ENOMEM.
+//! fixtures of their files (`sys/cgroup.rs`, `sys/limits.rs`). For strict overcommit of the whole machine the kernel's refusal
+//! is a filter's ENOMEM here; `overcommit.rs` has the real one.
 
 mod common;
 

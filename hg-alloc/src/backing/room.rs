@@ -7,10 +7,10 @@
 //! * the host floor: MemAvailable may not fall below a twentieth of MemTotal, at least 256 MiB, but on hosts that
 //!   have less than 1 GiB at most a quarter of it. LXCFS shows a container as a host, so it has a floor too.
 //!
-//! Pages of the hugetlb pool are neither's. Both count memory once it is touched. What an arena committed and nobody touched yet is promised, so it is taken off
-//! first: committed bytes less the anonymous memory that the process has. The others (strict overcommit, RLIMIT_DATA,
-//! `vm.max_map_count`, RLIMIT_MEMLOCK) the kernel refuses at once and exactly; they are asked for to [`explain`](Room::explain)
-//! its errno, which is ENOMEM for all of them.
+//! Pages of the hugetlb pool are neither's. Both count memory once it is touched. What an arena committed and nobody touched
+//! yet is promised, so it is taken off first: committed bytes less the anonymous memory that the process has. The others
+//! (strict overcommit, RLIMIT_DATA, `vm.max_map_count`, RLIMIT_MEMLOCK) the kernel refuses at once; they are asked for to
+//! [`explain`](Room::explain) its errno, which is ENOMEM for all of them.
 //!
 //! A look reads five files or more: 47 µs, the first one 120 µs (measured in a virtual machine, one level of groups), where a
 //! granule of 16 MiB takes 6 ms and more to touch. It is not needed for each granule: an eighth of the room found is
@@ -35,6 +35,10 @@ const CREDIT_PART: u64 = 8;
 /// The host floor: a part of its memory, and at least so much, bytes.
 const FLOOR_PART: u64 = 20;
 const FLOOR_LEAST: u64 = 256 << 20;
+
+/// The kernel counts what is committed by CPU, and decides by a sum that may be off by so much of the host's memory
+/// (`mm_compute_batch` in its `mm/mm_init.c`, where overcommit is strict).
+const COMMIT_ERROR_PART: u64 = 256;
 
 /// Mappings that others (stacks, libraries) may need before the allocator takes the last one.
 const MAPPINGS_SPARE: u64 = 8;
@@ -115,22 +119,32 @@ impl Room {
         least.map(|(room, cause)| (room.saturating_sub(promised), cause))
     }
 
-    /// The limit behind a kernel's refusal to commit `bytes` more.
+    /// The limit behind a kernel's refusal to commit as much as was wanted.
     #[cold]
     pub(crate) fn explain(&self, errno: Errno, ask: Ask) -> Cause {
         if errno.0 != libc::ENOMEM && errno.0 != libc::EAGAIN {
             return Cause::Kernel;
         }
+        let info = Meminfo::read(Root::SYSTEM);
+        self.in_the_way(ask, &info, info.total.unwrap_or(0) / COMMIT_ERROR_PART)
+    }
+
+    /// Whether no known limit is in the way of what is needed any more.
+    pub(crate) fn allows(&self, ask: Ask) -> bool {
+        self.in_the_way(Ask { want: ask.need, ..ask }, &Meminfo::read(Root::SYSTEM), 0) == Cause::Kernel
+    }
+
+    /// The limit that refuses what is wanted, `Kernel` if none does. `error` is how far the kernel's own count of committed
+    /// bytes may be off.
+    fn in_the_way(&self, ask: Ask, info: &Meminfo, error: u64) -> Cause {
         let root = Root::SYSTEM;
-        let beyond = |limit: Option<u64>, used: Option<u64>| match (limit, used) {
-            (Some(limit), Some(used)) => used.saturating_add(ask.want) > limit,
-            _ => false,
-        };
-        let info = Meminfo::read(root);
-        if limits::overcommit_is_strict(root) && beyond(info.commit_limit, info.committed) {
+        let status = Status::read(root);
+        let wanted = |used: u64| used.saturating_add(ask.want);
+        if limits::strict_commit_left(root, info, &status).is_some_and(|left| left < wanted(error)) {
             return Cause::Overcommit;
         }
-        if beyond(limits::resource(libc::RLIMIT_DATA), Status::read(root).data) {
+        let data = limits::resource(libc::RLIMIT_DATA).zip(status.data);
+        if data.is_some_and(|(limit, used)| limit < wanted(used)) {
             return Cause::AddressSpace;
         }
         if limits::mappings_left(root).is_some_and(|left| left < MAPPINGS_SPARE) {
@@ -140,11 +154,6 @@ impl Room {
             Some((room, cause)) if room < ask.want => cause,
             _ => Cause::Kernel,
         }
-    }
-
-    /// Whether no known limit is in the way of what is needed any more.
-    pub(crate) fn allows(&self, ask: Ask) -> bool {
-        self.explain(Errno(libc::ENOMEM), Ask { want: ask.need, ..ask }) == Cause::Kernel
     }
 
     fn with_mounts<R>(&self, root: Root, read: impl FnOnce(&Mounts) -> R) -> R {

@@ -69,12 +69,17 @@ pub(crate) struct Status {
     pub(crate) locked: Option<u64>,
     /// Private writable memory, touched or not: what RLIMIT_DATA limits.
     pub(crate) data: Option<u64>,
+    /// All address space, reserved or not.
+    pub(crate) mapped: Option<u64>,
     /// Effective capabilities, a bit each.
     pub(crate) capabilities: Option<u64>,
 }
 
 /// Bit of CAP_IPC_LOCK, which lifts RLIMIT_MEMLOCK.
 const CAP_IPC_LOCK: u32 = 14;
+
+/// Bit of CAP_SYS_ADMIN, which may have what strict overcommit keeps for an administrator.
+const CAP_SYS_ADMIN: u32 = 21;
 
 impl Status {
     pub(crate) fn read(root: Root) -> Status {
@@ -88,7 +93,8 @@ impl Status {
 
     fn see(&mut self, line: &[u8]) {
         let fields = [
-            (&b"RssAnon"[..], &mut self.anonymous),
+            (&b"VmSize"[..], &mut self.mapped),
+            (b"RssAnon", &mut self.anonymous),
             (b"VmSwap", &mut self.swapped),
             (b"VmLck", &mut self.locked),
             (b"VmData", &mut self.data),
@@ -104,7 +110,11 @@ impl Status {
 
     /// Whether RLIMIT_MEMLOCK does not hold for this process.
     pub(crate) fn may_lock_all(&self) -> bool {
-        self.capabilities.is_some_and(|bits| bits >> CAP_IPC_LOCK & 1 != 0)
+        self.may(CAP_IPC_LOCK)
+    }
+
+    fn may(&self, capability: u32) -> bool {
+        self.capabilities.is_some_and(|bits| bits >> capability & 1 != 0)
     }
 }
 
@@ -117,8 +127,22 @@ pub(crate) fn resource(resource: libc::__rlimit_resource_t) -> Option<u64> {
 }
 
 /// Whether the kernel commits no more than it could back (vm.overcommit_memory=2).
-pub(crate) fn overcommit_is_strict(root: Root) -> bool {
+fn overcommit_is_strict(root: Root) -> bool {
     text::number_in(&root.path(b"/proc/sys/vm/overcommit_memory")) == Some(2)
+}
+
+/// Bytes that strict overcommit leaves this process, if it is strict: the limit less all that is committed, less what is
+/// kept for an administrator, less what the kernel keeps from each process for others to recover it (a 32nd of its address
+/// space, reserved or not, up to a bound: `__vm_enough_memory` in the kernel's `mm/util.c`).
+pub(crate) fn strict_commit_left(root: Root, info: &Meminfo, status: &Status) -> Option<u64> {
+    let (limit, committed) = (info.commit_limit?, info.committed?);
+    if !overcommit_is_strict(root) {
+        return None;
+    }
+    let kept = |file| text::number_in(&root.path(b"/proc/sys/vm/").with(file)).unwrap_or(0).saturating_mul(1024);
+    let administrator = if status.may(CAP_SYS_ADMIN) { 0 } else { kept(b"admin_reserve_kbytes") };
+    let process = kept(b"user_reserve_kbytes").min(status.mapped.unwrap_or(0) / 32);
+    Some(limit.saturating_sub(administrator).saturating_sub(process).saturating_sub(committed))
 }
 
 /// How many mappings this process may still make: the limit less the count. Dear: the kernel writes a line for each.
@@ -189,7 +213,6 @@ mod tests {
                 "MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable: 50 kB\nCommitLimit: 70 kB\nCommitted_AS: 60 kB\n",
             )
             .file("/proc/self/status", &(String::from(STATUS) + "CapEff:\t0000000000004000\n"))
-            .file("/proc/sys/vm/overcommit_memory", "2\n")
             .file("/proc/sys/vm/max_map_count", "65530\n")
             .file("/proc/self/maps", "a\nb\nc\n");
         let root = machine.root();
@@ -200,10 +223,33 @@ mod tests {
         assert_eq!((status.anonymous, status.swapped), (kib(160), kib(8)));
         assert_eq!((status.locked, status.data), (kib(64), kib(432)));
         assert!(status.may_lock_all());
-        assert!(overcommit_is_strict(root));
         assert_eq!(mappings_left(root), Some(65527));
-        machine.file("/proc/sys/vm/overcommit_memory", "0\n").file("/proc/self/status", "CapEff:\t000000000000bfff\n");
-        assert!(!overcommit_is_strict(root) && !Status::read(root).may_lock_all());
+        machine.file("/proc/self/status", "CapEff:\t000000000000bfff\n");
+        assert!(!Status::read(root).may_lock_all());
+    }
+
+    #[test]
+    fn strict_overcommit_keeps_some_for_others() {
+        let machine = Machine::new("strict");
+        machine
+            .file("/proc/sys/vm/overcommit_memory", "2\n")
+            .file("/proc/sys/vm/admin_reserve_kbytes", "8\n")
+            .file("/proc/sys/vm/user_reserve_kbytes", "128\n");
+        let root = machine.root();
+        let info = Meminfo { commit_limit: Some(1000 << 10), committed: Some(400 << 10), ..Meminfo::default() };
+        let left = |mapped: u64, capabilities| {
+            let status = Status { mapped: Some(mapped << 10), capabilities: Some(capabilities), ..Status::default() };
+            strict_commit_left(root, &info, &status).map(|bytes| bytes >> 10)
+        };
+        let administrator = 1 << CAP_SYS_ADMIN;
+        assert_eq!(left(0, administrator), Some(600));
+        assert_eq!(left(64, 0), Some(590));
+        assert_eq!(left(1 << 20, administrator), Some(472), "a large reservation costs no more than the bound");
+        let full = Meminfo { committed: Some(1 << 30), ..info };
+        assert_eq!(strict_commit_left(root, &full, &Status::default()), Some(0));
+        assert_eq!(strict_commit_left(root, &Meminfo::default(), &Status::default()), None);
+        machine.file("/proc/sys/vm/overcommit_memory", "0\n");
+        assert_eq!(left(0, administrator), None);
     }
 
     #[test]
