@@ -6,6 +6,7 @@
 //! | [`catalogue`] | every USDT probe: name, arguments with units, rate class; and its `emit` function | allocator fires, hg-top reads |
 //! | [`page`] | the stats page: a `repr(C)`, versioned set of counters any reader copies without a lock | allocator writes, hg-top reads |
 //! | [`grid`] | the grid's records in the target's memory: who has each slice, how full spans are | allocator writes, hg-top reads |
+//! | [`directory`] | who uses a shared arena, and what each has in its hands | allocator writes, hg-top reads |
 //! | [`maps`] | keys and values of the kernel maps | hg-ebpf writes, hg-top reads |
 //!
 //! The crate is `no_std` and has no dependencies, so that the BPF program, the allocator and hg-top can all use it.
@@ -13,6 +14,7 @@
 #![no_std]
 
 pub mod catalogue;
+pub mod directory;
 pub mod grid;
 pub mod maps;
 pub mod page;

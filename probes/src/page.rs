@@ -90,6 +90,10 @@ pub mod feature {
     pub const RSEQ: u64 = 1 << 1;
     /// Front caches can be drained from another CPU.
     pub const DRAIN: u64 = 1 << 2;
+    /// There is a directory of processes and threads.
+    pub const DIRECTORY: u64 = 1 << 3;
+    /// The arena came over a fork: it takes frees and gives memory back, and does not grow.
+    pub const INHERITED: u64 = 1 << 4;
 }
 
 /// Kind of an arena, in [`Header::kind`].
@@ -166,8 +170,19 @@ pub struct Header {
     pub tiers_address: AtomicU64,
     /// Cell states, first address; span records count from it.
     pub states_address: AtomicU64,
+    /// Records of the processes that use the arena ([`ProcessRecord`](crate::directory::ProcessRecord)), first address; with
+    /// [`feature::DIRECTORY`] only.
+    pub processes_address: AtomicU64,
+    /// Records of their threads ([`ThreadRecord`](crate::directory::ThreadRecord)), first address.
+    pub threads_address: AtomicU64,
+    /// Critical sections that a dead owner left and another process repaired. Atomic, no lock.
+    pub owner_deaths: AtomicU64,
+    /// Cells and large objects that only a dead thread had in its hands, and that were recovered. Atomic, no lock.
+    pub recovered: AtomicU64,
+    /// Bytes of cells in front caches of CPUs that nobody here may use. Atomic, no lock.
+    pub stranded_bytes: AtomicU64,
     /// Room for identity yet to come.
-    pub reserved_identity: [AtomicU64; 8],
+    pub reserved_identity: [AtomicU64; 3],
 
     /// Bytes of address space reserved for user memory: the cap.
     pub reserved_bytes: AtomicU64,
