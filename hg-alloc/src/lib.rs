@@ -34,6 +34,7 @@ mod refill;
 mod resize;
 mod safety;
 mod sample;
+pub mod shared;
 mod size_class;
 mod small;
 mod stats;

@@ -79,6 +79,20 @@ pub(crate) static CLASSES: [Class; COUNT] = {
     classes
 };
 
+/// The same classes with cells 8 bytes larger: odd multiples of 8, so that hashes of their addresses spread. Aligned to 8.
+pub(crate) static ODD_CLASSES: [Class; COUNT] = {
+    let mut classes = CLASSES;
+    let mut index = 0;
+    while index < COUNT {
+        let size = classes[index].size as usize + 8;
+        classes[index].size = size as u32;
+        classes[index].cells = (classes[index].slices as usize * SLICE / size) as u32;
+        classes[index].reciprocal = (u64::MAX / size as u64) + 1;
+        index += 1;
+    }
+    classes
+};
+
 const fn cell_size(index: usize) -> usize {
     if index < LINEAR {
         return (index + 1) * 16;
@@ -146,7 +160,7 @@ mod tests {
 
     #[test]
     fn reciprocals_are_exact_for_every_offset_of_a_span() {
-        for class in &CLASSES {
+        for class in CLASSES.iter().chain(&ODD_CLASSES) {
             for offset in 0..u64::from(class.slices) * SLICE as u64 {
                 let (index, rest) = divide(offset, class.reciprocal);
                 assert_eq!(index, offset / u64::from(class.size));

@@ -102,7 +102,7 @@ impl Elastic {
 }
 
 /// What the policy looks at, from the stats page.
-fn gather(page: &StatsPage, now_ns: u64) -> Input {
+pub(crate) fn gather(page: &StatsPage, now_ns: u64) -> Input {
     let header = &page.header;
     let cells = page.classes.iter().map(|class| {
         let free = class.central_cells.load(Relaxed).wrapping_add(class.transfer_cells.load(Relaxed));

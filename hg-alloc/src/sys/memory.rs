@@ -89,24 +89,75 @@ pub(crate) fn pin(address: usize, bytes: usize) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_mlock, address, bytes) }).map(drop)
 }
 
+/// Makes memory of a shared mapping go; it is zero when touched again.
+pub(crate) fn remove(address: usize, bytes: usize) -> Result<(), Errno> {
+    advise(address, bytes, libc::MADV_REMOVE)
+}
+
+/// Takes away all access to a part of a mapping.
+pub(crate) fn protect(address: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: S9, the callers pass parts of their own mapping that hold nothing.
+    check(unsafe { libc::syscall(libc::SYS_mprotect, address, bytes, libc::PROT_NONE) }).map(drop)
+}
+
+/// Whether the kernel commits no more than it could back: then the first touch of a memfd's page can be refused, by SIGBUS.
+pub(crate) fn overcommit_is_strict() -> bool {
+    let mut mode = [0; 2];
+    read_file(c"/proc/sys/vm/overcommit_memory", &mut mode).is_some_and(|text| text.starts_with(b"2"))
+}
+
+/// Maps memory for an arena made by handle at a multiple of a huge page: shared memory is a memfd's, private memory anonymous.
+pub(crate) fn map_arena(name: &CStr, bytes: usize, shared: bool) -> Result<usize, Errno> {
+    let start = reserve(bytes)?;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let mapped = if shared {
+        with_memfd(name, bytes, |fd| map_at(start, bytes, prot, libc::MAP_SHARED | flags, fd))
+            .unwrap_or_else(|_| map_at(start, bytes, prot, libc::MAP_SHARED | libc::MAP_ANONYMOUS | flags, -1))
+    } else {
+        map_at(start, bytes, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags, -1)
+    };
+    mapped.inspect_err(|_| unmap(start, bytes))
+}
+
+fn map_at(address: usize, bytes: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
+    // SAFETY: S9, the callers replace a reservation of their own.
+    check(unsafe { libc::syscall(libc::SYS_mmap, address, bytes, prot, flags, fd, 0usize) })
+}
+
+/// Makes a memfd of so many bytes, uses it, and closes it again. An error if there are none to be had.
+fn with_memfd<R>(name: &CStr, bytes: usize, make_use: impl FnOnce(i32) -> R) -> Result<R, Errno> {
+    // SAFETY: S9, the name is a C string; the descriptor belongs to this function alone.
+    let fd = check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) })? as i32;
+    // SAFETY: as above.
+    let sized = check(unsafe { libc::syscall(libc::SYS_ftruncate, fd, bytes) });
+    let result = sized.map(|_| make_use(fd));
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    result
+}
+
+/// Maps memory for a stats page, shared by all processes that have the mapping or not.
+pub(crate) fn map_stats(name: &CStr, bytes: usize, shared: bool) -> Result<usize, Errno> {
+    if !shared {
+        return map_named(name, bytes);
+    }
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let mapped = with_memfd(name, bytes, |fd| map(bytes, prot, libc::MAP_SHARED, fd))
+        .unwrap_or_else(|_| map(bytes, prot, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1))?;
+    if overcommit_is_strict() {
+        populate(mapped, bytes).inspect_err(|_| unmap(mapped, bytes))?;
+    }
+    Ok(mapped)
+}
+
 /// Maps private memory backed by a memfd, so that its name shows in `/proc/PID/maps`; anonymous memory where memfds are
 /// not to be had. The descriptor is closed again: daemons close all of theirs and reuse the numbers.
 pub(crate) fn map_named(name: &CStr, bytes: usize) -> Result<usize, Errno> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: S9, the name is a C string; the descriptor belongs to this function alone.
-    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) } as i32;
-    if fd < 0 {
-        return map(bytes, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
-    }
-    // SAFETY: as above.
-    let sized = unsafe { libc::syscall(libc::SYS_ftruncate, fd, bytes) };
-    let mapped = check(sized).and_then(|_| map(bytes, prot, libc::MAP_PRIVATE, fd));
-    // SAFETY: as above.
-    unsafe { libc::syscall(libc::SYS_close, fd) };
-    // Under strict overcommit the first touch of a memfd's page can be refused, by SIGBUS: all pages are touched now.
-    let mut mode = [0; 2];
-    let strict = read_file(c"/proc/sys/vm/overcommit_memory", &mut mode).is_some_and(|text| text.starts_with(b"2"));
-    let mapped = mapped.and_then(|address| match strict.then(|| populate(address, bytes)) {
+    let mapped = with_memfd(name, bytes, |fd| map(bytes, prot, libc::MAP_PRIVATE, fd)).flatten();
+    // Under strict overcommit all pages are touched now.
+    let mapped = mapped.and_then(|address| match overcommit_is_strict().then(|| populate(address, bytes)) {
         Some(Err(errno)) => {
             unmap(address, bytes);
             Err(errno)

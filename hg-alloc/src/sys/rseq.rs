@@ -34,10 +34,15 @@ pub(crate) struct Area {
 
 /// Chooses the area. `allowed` is false where the configuration forbids restartable sequences.
 pub(crate) fn choose(allowed: bool) -> Area {
+    choose_for(allowed, false)
+}
+
+/// As [`choose`], for memory that other processes use too if `shared`: there only the CPU id is one that nobody else has.
+pub(crate) fn choose_for(allowed: bool, shared: bool) -> Area {
     match glibc_area() {
         Some(offset) if allowed => {
             // SAFETY: S9, reads the auxiliary vector.
-            let mm_cid = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } >= MM_CID_FEATURE_SIZE;
+            let mm_cid = !shared && unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } >= MM_CID_FEATURE_SIZE;
             let id = offset + if mm_cid { MM_CID } else { CPU_ID };
             Area { id, sequence: offset + RSEQ_CS, registered: true, mm_cid }
         }

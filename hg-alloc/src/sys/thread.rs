@@ -1,9 +1,9 @@
 //! The calling thread: its id, and the thread-local words of the allocator.
 //!
-//! All thread-local storage of hg is one block of 64 bytes under the initial-exec model, constant-initialised, without a
-//! destructor: the thread's id, the rank of its locks, and a stand-in for the restartable-sequences area whose CPU ids are -1 for ever. The
-//! compiler has no stable way to ask for that model, hence the assembly; a dynamic model would call `__tls_get_addr`,
-//! which may allocate.
+//! All thread-local storage of hg is one block of 192 bytes under the initial-exec model, constant-initialised, without a
+//! destructor: the thread's id, the rank of its locks, a stand-in for the restartable-sequences area whose CPU ids are -1 for ever, and
+//! where the thread has its record in each arena made by handle. The compiler has no stable way to ask for that model, hence
+//! the assembly; a dynamic model would call `__tls_get_addr`, which may allocate.
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,7 +14,7 @@ global_asm!(
     ".globl hg_thread_block",
     ".hidden hg_thread_block",
     ".type hg_thread_block,@object",
-    ".size hg_thread_block, 64",
+    ".size hg_thread_block, 192",
     "hg_thread_block:",
     ".4byte -1, -1", // the stand-in area: cpu_id_start, cpu_id
     ".8byte 0",      // rseq_cs, written and never read
@@ -23,11 +23,16 @@ global_asm!(
     ".4byte 0",
     ".4byte 0, 0", // at 32: the thread's id; the highest rank of a lock it holds
     ".8byte 0, 0, 0",
+    ".fill 16, 8, 0", // at 64: addresses of records
     ".popsection",
 );
 
 const TID: usize = 32;
 const RANK: usize = 36;
+const RECORDS: usize = 64;
+
+/// Records that a thread can have.
+const MOST_RECORDS: usize = 16;
 
 /// Offset of the thread block from the thread pointer, the same in every thread.
 pub(crate) fn block_offset() -> isize {
@@ -84,6 +89,67 @@ pub(crate) fn rank() -> u32 {
 /// Sets that rank. Signal handlers look at it, so it is raised before a lock is taken and lowered after its release.
 pub(crate) fn set_rank(rank: u32) {
     word(RANK).store(rank, Relaxed);
+}
+
+/// Address of the calling thread's record in the arena of so many handles, 0 for none yet.
+#[inline(always)]
+pub(crate) fn record(handle: usize) -> usize {
+    let offset = block_offset().wrapping_add_unsigned(RECORDS + handle.min(MOST_RECORDS - 1) * 8);
+    let address: usize;
+    // SAFETY: reads a word of the calling thread's block.
+    unsafe {
+        asm!("mov {0}, qword ptr fs:[{1}]", out(reg) address, in(reg) offset, options(nostack, readonly, preserves_flags))
+    };
+    address
+}
+
+/// Remembers that record.
+pub(crate) fn set_record(handle: usize, address: usize) {
+    let offset = block_offset().wrapping_add_unsigned(RECORDS + handle.min(MOST_RECORDS - 1) * 8);
+    // SAFETY: writes a word of the calling thread's block that nothing refers to.
+    unsafe { asm!("mov qword ptr fs:[{1}], {0}", in(reg) address, in(reg) offset, options(nostack, preserves_flags)) };
+}
+
+/// Forgets all records: they are another process's.
+pub(crate) fn forget_records() {
+    (0..MOST_RECORDS).for_each(|handle| set_record(handle, 0));
+}
+
+/// CPUs: a bit each.
+pub(crate) type Cpus = [u64; 128];
+
+/// The CPUs that the calling thread may run on.
+pub(crate) fn affinity() -> Option<Cpus> {
+    let mut cpus = [0; 128];
+    // SAFETY: S9, the kernel writes at most the bytes of the local array.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of::<Cpus>(), cpus.as_mut_ptr()) };
+    (got > 0).then_some(cpus)
+}
+
+/// Sets the CPUs that the calling thread may run on. False if the system refuses.
+pub(crate) fn set_affinity(cpus: &Cpus) -> bool {
+    // SAFETY: S9, the kernel reads the array.
+    unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of::<Cpus>(), cpus.as_ptr()) == 0 }
+}
+
+/// Whether a CPU is among them.
+pub(crate) fn contains(cpus: &Cpus, cpu: usize) -> bool {
+    cpus.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 != 0)
+}
+
+/// Moves the calling thread to a CPU. False if it may not run there.
+pub(crate) fn run_on(cpu: usize) -> bool {
+    let mut cpus = [0; 128];
+    let Some(word) = cpus.get_mut(cpu / 64) else { return false };
+    *word = 1 << (cpu % 64);
+    set_affinity(&cpus)
+}
+
+/// Sleeps for so many ns, or less.
+pub(crate) fn pause(ns: u64) {
+    let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    // SAFETY: S9, the structure outlives the call.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &time, core::ptr::null_mut::<libc::timespec>()) };
 }
 
 /// Lets another thread run.

@@ -1,0 +1,222 @@
+//! Who uses an arena: a record for each process, and one for each thread, in the arena's own memory.
+//!
+//! A thread takes a record at its first call, and holds the robust mutex in it as long as it lives; so the kernel tells when it
+//! does not. The record has what may be in nobody else's hands: the cell of the call that it is in, and a batch between two
+//! caches. A record of a dead thread is looked after (`recover.rs`) before it is somebody else's.
+//!
+//! Lock: the grid's, to take a new place. Words of a record are written by its thread, then by who holds its mutex.
+
+use super::Arena;
+use super::mutex::{Mutex, Taken};
+use crate::sys::{clock, text, thread};
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use hg_probes::directory::{PROCESSES, ProcessRecord, THREADS, ThreadRecord, state};
+use hg_probes::words::{LockId, Reason};
+
+/// Value of `used` in a record that is somebody's.
+const USED: u32 = 1;
+
+impl Arena {
+    /// The calling thread's record, taken now if it has none yet. `None` in a signal handler that came in the middle of that,
+    /// and where there are too many threads.
+    #[inline(always)]
+    pub(super) fn record(&self) -> Option<&'static ThreadRecord> {
+        let address = thread::record(self.index);
+        if address != 0 {
+            // SAFETY: S13, the word is null or the address of the thread's record, which is mapped for ever.
+            return Some(unsafe { &*(address as *const ThreadRecord) });
+        }
+        self.take_record()
+    }
+
+    #[cold]
+    fn take_record(&self) -> Option<&'static ThreadRecord> {
+        let core = self.core();
+        let process = self.take_process()?;
+        let known = core.grid.threads.load(Acquire) as usize;
+        let free = (0..known.min(THREADS)).find(|index| self.try_take(*index));
+        let index = match free {
+            Some(index) => index,
+            None => {
+                let grid = core.grid.lock.lock(self, Reason::Policy)?;
+                let index = core.grid.threads.load(Relaxed) as usize;
+                let mutex = Mutex::of(&self.thread(index)?.alive);
+                mutex.initialise();
+                mutex.try_lock();
+                grid.set(&core.grid.threads, index as u32 + 1);
+                index
+            }
+        };
+        let record = self.thread(index)?;
+        record.tid.store(thread::tid(), Relaxed);
+        record.process.store(process as u32, Relaxed);
+        for word in [&record.batch_len, &record.busy_first, &record.busy_count] {
+            word.store(0, Relaxed);
+        }
+        record.in_flight.store(0, Relaxed);
+        record.used.store(USED, Release);
+        thread::set_record(self.index, core::ptr::from_ref(record) as usize);
+        Some(record)
+    }
+
+    /// Takes the mutex of a record that is nobody's. One whose thread died is left to `recover`.
+    fn try_take(&self, index: usize) -> bool {
+        let Some(record) = self.thread(index).filter(|record| record.used.load(Relaxed) == 0) else { return false };
+        let mutex = Mutex::of(&record.alive);
+        match mutex.try_lock() {
+            Taken::Yes if record.used.load(Relaxed) == 0 => true,
+            // A thread that died before it used the record.
+            Taken::FromDead => {
+                mutex.consistent();
+                let unused = record.used.load(Relaxed) == 0;
+                if !unused {
+                    mutex.unlock();
+                }
+                unused
+            }
+            Taken::Yes => {
+                mutex.unlock();
+                false
+            }
+            Taken::No => false,
+        }
+    }
+
+    /// A thread's record.
+    pub(super) fn thread(&self, index: usize) -> Option<&'static ThreadRecord> {
+        let at = self.tables + self.layout.threads + index * size_of::<ThreadRecord>();
+        // SAFETY: S12, there are THREADS records.
+        (index < THREADS).then(|| unsafe { &*(at as *const ThreadRecord) })
+    }
+
+    /// The number of a record.
+    pub(super) fn index_of(&self, record: &ThreadRecord) -> usize {
+        (core::ptr::from_ref(record) as usize - self.tables - self.layout.threads) / size_of::<ThreadRecord>()
+    }
+
+    /// Records that are in use or were.
+    pub(super) fn threads(&self) -> impl Iterator<Item = &'static ThreadRecord> {
+        let count = self.core().grid.threads.load(Acquire) as usize;
+        (0..count.min(THREADS)).filter_map(|index| self.thread(index))
+    }
+
+    /// Whether the thread of a record lives.
+    pub(super) fn thread_lives(&self, index: usize) -> bool {
+        self.thread(index)
+            .is_some_and(|record| record.used.load(Relaxed) == USED && Mutex::of(&record.alive).owner_lives())
+    }
+
+    fn process_at(&self, index: usize) -> Option<&'static ProcessRecord> {
+        let at = self.tables + self.layout.processes + index * size_of::<ProcessRecord>();
+        // SAFETY: S12, there are PROCESSES records.
+        (index < PROCESSES).then(|| unsafe { &*(at as *const ProcessRecord) })
+    }
+
+    /// The record of the calling process, if it has one.
+    pub(super) fn process(&self) -> Option<&'static ProcessRecord> {
+        let record = self.record()?;
+        self.process_at(record.process.load(Relaxed) as usize)
+    }
+
+    /// Counts something that the calling process did.
+    pub(super) fn count(&self, counter: impl FnOnce(&ProcessRecord) -> &AtomicU64, amount: u64) {
+        if let Some(process) = self.process() {
+            counter(process).fetch_add(amount, Relaxed);
+        }
+    }
+
+    /// The record of the calling process, taken now if it has none.
+    fn take_process(&self) -> Option<usize> {
+        let pid = thread::pid();
+        let start = start_ticks();
+        let _grid = self.core().grid.lock.lock(self, Reason::Policy)?;
+        let is_own =
+            |record: &ProcessRecord| record.pid.load(Relaxed) == pid && record.start_ticks.load(Relaxed) == start;
+        let find = |wanted: u32| {
+            (0..PROCESSES).find(|index| {
+                self.process_at(*index).is_some_and(|record| match record.state.load(Relaxed) {
+                    state::LIVE => wanted == state::LIVE && is_own(record),
+                    other => wanted == other,
+                })
+            })
+        };
+        if let Some(own) = find(state::LIVE) {
+            return Some(own);
+        }
+        let index = find(state::FREE).or_else(|| find(state::DEAD))?;
+        let record = self.process_at(index)?;
+        for word in [
+            &record.refills,
+            &record.flushes,
+            &record.large_allocs,
+            &record.large_frees,
+            &record.grows,
+            &record.shrinks,
+            &record.failed,
+            &record.corruptions,
+            &record.repairs,
+            &record.recovered,
+            &record.stalls,
+            &record.stall_ns,
+            &record.stall_at_ns,
+        ] {
+            word.store(0, Relaxed);
+        }
+        record.set_role("");
+        record.cpus.store(0, Relaxed);
+        record.pid.store(pid, Relaxed);
+        record.start_ticks.store(start, Relaxed);
+        record.state.store(state::LIVE, Release);
+        Some(index)
+    }
+
+    /// Marks the process of a record dead if no thread of it is left here, and it is gone.
+    pub(super) fn bury_process(&self, record: &ThreadRecord) {
+        let index = record.process.load(Relaxed);
+        let Some(process) = self.process_at(index as usize) else { return };
+        let mut others = self.threads().filter(|other| !core::ptr::eq(*other, record));
+        let has_others = others.any(|other| other.used.load(Relaxed) == USED && other.process.load(Relaxed) == index);
+        let pid = process.pid.load(Relaxed);
+        // SAFETY: S9, signal 0 only asks.
+        let is_gone = unsafe { libc::syscall(libc::SYS_kill, pid, 0) } != 0;
+        if !has_others && is_gone {
+            process.state.store(state::DEAD, Release);
+        }
+    }
+
+    /// Says what the calling process does, for whoever looks: at most 64 bytes, whole characters.
+    pub fn set_role(&self, role: &str) {
+        if let Some(process) = self.process() {
+            process.set_role(role);
+        }
+    }
+
+    /// Counts a wait or a hold over the threshold.
+    pub(super) fn note_stall(&self, lock: LockId, ns: u64) {
+        // Not taken for this: the caller may hold a lock.
+        let address = thread::record(self.index);
+        if address == 0 {
+            return;
+        }
+        // SAFETY: S13, as in `record`.
+        let record = unsafe { &*(address as *const ThreadRecord) };
+        if let Some(process) = self.process_at(record.process.load(Relaxed) as usize) {
+            process.stalls.fetch_add(1, Relaxed);
+            process.stall_ns.store(ns, Relaxed);
+            process.stall_at_ns.store(clock::now_ns(), Relaxed);
+            process.stall_lock.store(lock.0, Relaxed);
+        }
+    }
+}
+
+/// When this process started, clock ticks after boot; 0 if the kernel does not tell.
+fn start_ticks() -> u64 {
+    let mut ticks = 0;
+    text::lines(&text::Path::<128>::new().with(b"/proc/self/stat"), |line| {
+        // The name in parentheses may hold anything; the field is the 20th behind it.
+        let rest = line.iter().rposition(|byte| *byte == b')').and_then(|end| line.get(end + 2..)).unwrap_or_default();
+        ticks = rest.split(|byte| *byte == b' ').nth(19).and_then(text::number).unwrap_or(0);
+        false
+    });
+    ticks
+}
