@@ -16,6 +16,9 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"hg.arena");
 /// Version of the tables' layout.
 pub(super) const VERSION: u32 = 1;
 
+/// What two builds of one version may still differ in: how large their structures are.
+pub(super) const FINGERPRINT: u64 = (size_of::<Core>() as u64) << 32 | (size_of::<Turn>() as u64) << 16 | COUNT as u64;
+
 /// Entries of a transfer cache.
 pub(super) const TRANSFER: usize = 256;
 
@@ -36,6 +39,8 @@ pub(super) struct Core {
     pub(super) creator: AtomicU32,
     /// What the arena was asked to be, see `create.rs`.
     pub(super) flags: AtomicU32,
+    /// [`FINGERPRINT`] of who made it.
+    pub(super) fingerprint: AtomicU64,
     /// Bytes of cells that the arrays of all front caches may hold. No lock.
     pub(super) front_bytes: AtomicU64,
     /// Somebody died with a lock: what else he had is to be looked for. No lock.

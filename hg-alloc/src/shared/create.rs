@@ -1,9 +1,9 @@
 //! How an arena made by handle begins: its mappings, its tables, and the handle.
 //!
 //! The mapping is a memfd, so that it has a name in `/proc/PID/maps`, or anonymous memory where there are none; its descriptor is
-//! closed at once, as daemons close all of theirs. Nothing is touched that is not needed.
+//! closed at once, as daemons close all of theirs. Nothing is touched that is not needed. `file.rs` brings mappings of its own.
 
-use super::core::{Core, MAGIC, VERSION};
+use super::core::{Core, FINGERPRINT, MAGIC, VERSION};
 use super::front::{BLOCK, ZERO_BLOCKS};
 use super::layout::Layout;
 use super::{ARENAS, Arena, fork};
@@ -97,6 +97,18 @@ pub enum Error {
     System(i32),
     /// What is to be committed at once cannot be had, for this cause.
     Refused(Cause),
+    /// An arena of that name is there already.
+    Exists,
+    /// There is no arena of that name, or its descriptor was closed.
+    Absent,
+    /// The folder of named arenas, or a file in it, is not this user's alone, or does not lie in memory.
+    Unsafe,
+    /// Something else is mapped where the arena has to be.
+    AddressTaken,
+    /// The file is no arena of this version.
+    NotAnArena,
+    /// The arena was not made to be passed on.
+    NotPassed,
 }
 
 impl Error {
@@ -110,17 +122,32 @@ impl Error {
             Error::TooMany => "this process has as many arenas as it can have",
             Error::System(_) => "the system refused memory or address space",
             Error::Refused(_) => "the initial size cannot be committed",
+            Error::Exists => "an arena of that name is there already",
+            Error::Absent => "there is no arena of that name",
+            Error::Unsafe => "the arena's folder or file is not this user's alone, or not in memory",
+            Error::AddressTaken => "something else is mapped where the arena has to be",
+            Error::NotAnArena => "the file is no arena of this version",
+            Error::NotPassed => "the arena was not made to be passed on",
         }
     }
 
     /// As an errno value.
     pub const fn errno(&self) -> i32 {
         match self {
-            Error::Cap | Error::Init | Error::Name | Error::Memory => libc::EINVAL,
+            Error::Cap | Error::Init | Error::Name | Error::Memory | Error::NotAnArena | Error::NotPassed => libc::EINVAL,
+            Error::Exists | Error::AddressTaken => libc::EEXIST,
+            Error::Absent => libc::ENOENT,
+            Error::Unsafe => libc::EACCES,
             Error::TooMany => libc::EMFILE,
             Error::System(errno) => *errno,
             Error::Refused(_) => libc::ENOMEM,
         }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Error {
+        Error::System(errno.0)
     }
 }
 
@@ -134,6 +161,7 @@ const PIN: u32 = 4;
 const ODD: u32 = 8;
 const GROWS_INHERITED: u32 = 16;
 const POPULATE: u32 = 32;
+const IN_FILE: u32 = 64;
 
 /// The handles of this process, of which the first [`TAKEN`] are in use.
 struct Handles([UnsafeCell<MaybeUninit<Arena>>; ARENAS]);
@@ -155,16 +183,65 @@ pub(super) fn handles() -> impl Iterator<Item = &'static Arena> {
     })
 }
 
+/// Where an arena was mapped.
+pub(super) struct Place {
+    /// The guard before the tables.
+    pub(super) mapping: usize,
+    pub(super) stats: usize,
+    /// Whether it is a file, which other processes may open, and whose file system may be full.
+    pub(super) in_file: bool,
+    /// A number of its own, where that of the handle will not do.
+    pub(super) number: Option<u32>,
+}
+
 /// Makes an arena. Its handle is good for ever, in this process and in all its children.
 pub fn create(options: &Options) -> Result<&'static Arena, Error> {
+    let shared = options.kind == Kind::Shared;
+    create_at(options, |bytes| {
+        let mapping = memory::map_arena(c"hg.arena", bytes, shared)?;
+        let stats = memory::map_stats(page::NAME, size_of::<StatsPage>(), shared)
+            .inspect_err(|_| memory::unmap(mapping, bytes))?;
+        Ok(Place { mapping, stats, in_file: false, number: None })
+    })
+}
+
+/// Makes an arena where `map` maps so many bytes for it.
+pub(super) fn create_at(
+    options: &Options,
+    map: impl FnOnce(usize) -> Result<Place, Errno>,
+) -> Result<&'static Arena, Error> {
     let cap = check(options)?;
+    let index = begin()?;
+    let arena = publish(start(options, cap, index, map)?)?;
+    commit_first(arena, options)?;
+    Ok(arena)
+}
+
+/// The handle of an arena that another process made, and that is mapped here now.
+pub(super) fn open_at(place: Place, layout: Layout, cap: usize, flags: u32) -> Result<&'static Arena, Error> {
+    let area = rseq::choose_for(Config::read().rseq, true);
+    let index = begin()?;
+    let tables = place.mapping + HUGE_PAGE;
+    let user = tables + layout.bytes + HUGE_PAGE;
+    protect_guards(place.mapping, tables + layout.bytes, user + cap);
+    let mut arena = handle(index, tables, user, cap, layout, place.stats, flags, area);
+    arena.number = arena.stats_page().header.arena.load(Relaxed);
+    publish(arena)
+}
+
+/// Takes a place for a handle. It is not used twice, even if the rest fails: a forked child may be counting on its number.
+fn begin() -> Result<usize, Error> {
     clock::start();
     env::remember_stderr();
-    let index = TAKEN
+    TAKEN
         .fetch_update(AcqRel, Acquire, |taken| (taken < ARENAS as u32).then_some(taken + 1))
-        .map_err(|_| Error::TooMany)? as usize;
-    // A place is not used twice, even if the rest fails: a forked child may be counting on its number.
-    let arena = start(options, cap, index)?;
+        .map(|index| index as usize)
+        .map_err(|_| Error::TooMany)
+}
+
+/// Makes a handle known to the whole process.
+fn publish(arena: Arena) -> Result<&'static Arena, Error> {
+    let index = arena.index;
     let place = HANDLES.0.get(index).ok_or(Error::TooMany)?;
     // SAFETY: S14, the place is this thread's, and nobody knows it yet.
     let arena: &'static Arena = unsafe {
@@ -173,7 +250,6 @@ pub fn create(options: &Options) -> Result<&'static Arena, Error> {
     };
     READY.fetch_or(1 << index, Release);
     fork::register();
-    commit_first(arena, options)?;
     Ok(arena)
 }
 
@@ -197,29 +273,26 @@ fn check(options: &Options) -> Result<usize, Error> {
     }
 }
 
-fn start(options: &Options, cap: usize, index: usize) -> Result<Arena, Error> {
+fn start(
+    options: &Options,
+    cap: usize,
+    index: usize,
+    map: impl FnOnce(usize) -> Result<Place, Errno>,
+) -> Result<Arena, Error> {
     let config = Config::read();
     let shared = options.kind == Kind::Shared;
     let area = rseq::choose_for(config.rseq, shared);
-    let cpus = env::possible_cpus();
-    let layout = Layout::new(cap, cpus);
-    let system = |errno: Errno| Error::System(errno.0);
+    let layout = Layout::new(cap, env::possible_cpus());
     // Tables first, then a guard of a page, so that no overrun of user memory gets to them from below or above.
     let own_user = if options.memory.is_some() { 0 } else { HUGE_PAGE + cap };
     let bytes = HUGE_PAGE + layout.bytes + own_user + HUGE_PAGE;
-    let mapping = memory::map_arena(c"hg.arena", bytes, shared).map_err(system)?;
+    let Place { mapping, stats, in_file, number } = map(bytes)?;
     let tables = mapping + HUGE_PAGE;
     let user = match options.memory {
         Some((start, _)) => (start as usize).next_multiple_of(HUGE_PAGE),
         None => tables + layout.bytes + HUGE_PAGE,
     };
-    for guard in [mapping, tables + layout.bytes, mapping + bytes - HUGE_PAGE] {
-        let _ = memory::protect(guard, HUGE_PAGE);
-    }
-    let stats = memory::map_stats(page::NAME, size_of::<StatsPage>(), shared).map_err(|errno| {
-        memory::unmap(mapping, bytes);
-        system(errno)
-    })?;
+    protect_guards(mapping, tables + layout.bytes, mapping + bytes - HUGE_PAGE);
     if !shared && area.registered {
         rseq::register_fence();
     }
@@ -229,26 +302,59 @@ fn start(options: &Options, cap: usize, index: usize) -> Result<Arena, Error> {
         | wants(PIN, options.pin)
         | wants(ODD, options.odd_strides)
         | wants(GROWS_INHERITED, options.grows_inherited)
-        | wants(POPULATE, shared && memory::overcommit_is_strict());
-    let arena = Arena {
+        | wants(IN_FILE, in_file)
+        | wants(POPULATE, in_file || shared && memory::overcommit_is_strict());
+    let mut arena = handle(index, tables, user, cap, layout, stats, flags, area);
+    arena.number = number.unwrap_or(arena.number);
+    fill(&arena, options, &config, area);
+    Ok(arena)
+}
+
+fn protect_guards(first: usize, middle: usize, last: usize) {
+    for guard in [first, middle, last] {
+        let _ = memory::protect(guard, HUGE_PAGE);
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parts of one structure")]
+fn handle(
+    index: usize,
+    tables: usize,
+    user: usize,
+    cap_bytes: usize,
+    layout: Layout,
+    stats: usize,
+    flags: u32,
+    area: rseq::Area,
+) -> Arena {
+    Arena {
         tables,
         user,
-        cap_bytes: cap,
+        cap_bytes,
         fronts: tables + layout.fronts + ZERO_BLOCKS * BLOCK,
         id: area.id,
         sequence: area.sequence,
         standin: !area.registered,
         index,
-        bias: if options.odd_strides { 8 } else { 0 },
+        bias: if flags & ODD != 0 { 8 } else { 0 },
         flags,
         // The process's own arena is number 1.
         number: index as u32 + 2,
         layout,
         stats,
         room: Room::new(),
-    };
-    fill(&arena, options, &config, area);
-    Ok(arena)
+    }
+}
+
+/// Whether an arena may have such a cap, in whole pages.
+pub(super) fn is_cap(bytes: u64) -> bool {
+    (LEAST_CAP..=GREATEST_CAP).contains(&bytes) && bytes.is_multiple_of(HUGE_PAGE as u64)
+}
+
+/// Whether these are flags of an arena in a file.
+pub(super) fn is_in_file(flags: u32) -> bool {
+    const WANTED: u32 = SHARED | IN_FILE | POPULATE;
+    flags & WANTED == WANTED && flags & !(WANTED | HUGE | PIN | ODD | GROWS_INHERITED) == 0
 }
 
 /// Writes what is not zero in the tables and in the stats page.
@@ -262,6 +368,7 @@ fn fill(arena: &Arena, options: &Options, config: &Config, area: rseq::Area) {
     core.stats.store(arena.stats as u64, Relaxed);
     core.creator.store(thread::pid(), Relaxed);
     core.flags.store(arena.flags, Relaxed);
+    core.fingerprint.store(FINGERPRINT, Relaxed);
     core.epoch_ns.store(u64::from(config.decay_ms) * 1_000_000 / 5, Relaxed);
     let rules = Rules { ..Rules::new(options.profile) };
     let (floor, ceiling) = rules.bounds(options.init_bytes, arena.cap_bytes as u64);
@@ -358,5 +465,9 @@ impl Arena {
 
     pub(super) fn populates(&self) -> bool {
         self.flags & POPULATE != 0
+    }
+
+    pub(super) fn is_in_file(&self) -> bool {
+        self.flags & IN_FILE != 0
     }
 }

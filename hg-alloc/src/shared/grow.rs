@@ -11,6 +11,7 @@ use super::Arena;
 use super::grid::{BUSY, COMMITTED, UNCOMMITTED};
 use super::layout::PAGE_SLICES;
 use super::lock::Guard;
+use super::named;
 use crate::backing::room::Ask;
 use crate::stats;
 use crate::sys::memory::{self, HUGE_PAGE};
@@ -221,8 +222,14 @@ impl Arena {
                 Err(cause) => return Err((cause, Errno(0))),
             }
         }
-        for page in busy {
-            self.back_page(page).map_err(|errno| (self.room().explain(errno, ask), errno))?;
+        if self.is_in_file() && !named::has_room(self, want) {
+            return Err((Cause::FileSystem, Errno(libc::ENOSPC)));
+        }
+        for page in busy.clone() {
+            if let Err(errno) = self.back_page(page) {
+                busy.for_each(|page| self.release_page(page));
+                return Err((self.room().explain(errno, ask), errno));
+            }
         }
         Ok(())
     }
@@ -310,6 +317,8 @@ impl Arena {
 
     /// Gives the pages back that are busy with a record whose thread is dead, and ends its growth. Returns how many.
     pub(super) fn abandon_pages(&self, record: &ThreadRecord) -> usize {
+        // What it had not committed is undone first: such pages may be anybody's by now.
+        drop(self.core().grid.lock.lock_again(self, Reason::Policy));
         let busy = self.busy_of(record);
         let count = busy.clone().count();
         busy.for_each(|page| self.release_page(page));

@@ -12,6 +12,7 @@
 //! | `span.rs`, `grid.rs`, `grow.rs` | cells and spans under class locks, slices and pages under the grid's |
 //! | `lock.rs`, `journal.rs`, `mutex.rs` | critical sections that happen whole or not at all |
 //! | `directory.rs`, `recover.rs` | who uses the arena, and what becomes of what the dead had |
+//! | `file.rs`, `named.rs` | arenas that unrelated processes open |
 //! | `create.rs`, `fork.rs`, `tick.rs`, `inspect.rs` | beginning, children, maintenance, and a look at everything |
 //!
 //! # Why a death is harmless
@@ -21,6 +22,7 @@
 mod core;
 mod create;
 mod directory;
+mod file;
 mod fork;
 mod front;
 mod grid;
@@ -31,6 +33,7 @@ mod large;
 mod layout;
 mod lock;
 mod mutex;
+mod named;
 mod paths;
 mod recover;
 mod span;
@@ -46,7 +49,9 @@ use layout::Layout;
 use span::SpanLinks;
 
 pub use create::{Error, Kind, Options, create};
+pub use file::{create_passed, open_descriptor};
 pub use inspect::{Audit, Cell};
+pub use named::{create_named, open_named, unlink_named};
 pub use recover::Recovered;
 
 /// Arenas that a process can have a handle of.

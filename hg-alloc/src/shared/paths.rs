@@ -335,9 +335,9 @@ impl Arena {
         for place in &self.core().deferred {
             let entry = Entry(place.load(Acquire));
             if entry.0 != 0 && self.locate(class, entry).is_some() {
-                self.put_central(guard, class, entry);
                 guard.commit();
-                place.store(0, Release);
+                guard.set_long(place, 0);
+                self.put_central(guard, class, entry);
             }
         }
     }

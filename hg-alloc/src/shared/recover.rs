@@ -71,7 +71,12 @@ impl Arena {
             if !entries(record).any(|entry| is_suspect(&entry)) {
                 continue;
             }
-            if entries(record).filter(is_suspect).all(|entry| self.is_seen_in_cache(class, entry)) {
+            // Under the lock: what a dead owner had done to the transfer cache is undone by then.
+            let guard = self.lock_class(class, Reason::Drain);
+            let seen =
+                guard.is_some() && entries(record).filter(is_suspect).all(|entry| self.is_seen_in_cache(class, entry));
+            drop(guard);
+            if seen {
                 continue;
             }
             match self.settle_suspects(class, record) {
@@ -84,10 +89,26 @@ impl Arena {
             return;
         }
         found.threads += 1;
+        self.open_stopped_by(record);
         self.bury_process(record);
         record.batch_len.store(0, Relaxed);
         record.in_flight.store(0, Relaxed);
         record.used.store(0, Release);
+    }
+
+    /// Opens what the dead thread of a record stopped.
+    fn open_stopped_by(&self, record: &ThreadRecord) {
+        let word = self.index_of(record) as u32 + 1;
+        for class in 0..COUNT {
+            if self.core().pool(class).stopped_by.load(Relaxed) == word {
+                // The record's mutex is ours: to the lock's next owner its thread seems to live.
+                let guard = self.core().pool(class).lock.lock_again(self, Reason::Drain);
+                if guard.is_from_dead() {
+                    self.finish_for_dead(&guard, class);
+                }
+                self.thaw(guard, class);
+            }
+        }
     }
 
     /// Whether an entry is of this class, and its cell is CACHED.
@@ -95,7 +116,8 @@ impl Arena {
         self.locate(class, entry).is_some() && self.state(entry).is_some_and(|state| state.load(Acquire) == CACHED)
     }
 
-    /// Whether an entry stands in a cache now: then it is not lost, whatever becomes of it. Looks without a lock, and may miss it.
+    /// Whether an entry stands in a cache now: then it is not lost, whatever becomes of it. It may be missed in a front cache.
+    /// Under the class's lock.
     fn is_seen_in_cache(&self, class: usize, entry: Entry) -> bool {
         let in_front = |block: usize| {
             (0..self.front_length(block, class))

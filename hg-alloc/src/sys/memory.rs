@@ -120,8 +120,20 @@ pub(crate) fn map_arena(name: &CStr, bytes: usize, shared: bool) -> Result<usize
     mapped.inspect_err(|_| unmap(start, bytes))
 }
 
+/// Maps a file at a certain place, shared with all who map it, with all access; EEXIST if something is mapped there.
+pub(crate) fn map_file(address: usize, bytes: usize, fd: i32) -> Result<(), Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let got = map_at(address, bytes, prot, libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE, fd)?;
+    if got == address {
+        return Ok(());
+    }
+    // Kernels before 4.17 take the address for a hint.
+    unmap(got, bytes);
+    Err(Errno(libc::EEXIST))
+}
+
 fn map_at(address: usize, bytes: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
-    // SAFETY: S9, the callers replace a reservation of their own.
+    // SAFETY: S9, the callers replace a reservation of their own, or nothing.
     check(unsafe { libc::syscall(libc::SYS_mmap, address, bytes, prot, flags, fd, 0usize) })
 }
 

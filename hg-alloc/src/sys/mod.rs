@@ -6,6 +6,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod clock;
 pub(crate) mod env;
+pub(crate) mod file;
 pub(crate) mod futex;
 pub(crate) mod limits;
 pub(crate) mod memory;

@@ -52,7 +52,8 @@ impl<const N: usize> Path<N> {
         if self.length < N { self.bytes.get(..self.length).unwrap_or_default() } else { &[] }
     }
 
-    fn c_str(&self) -> Option<&CStr> {
+    /// As a C string; none if the path is too long.
+    pub(crate) fn c_str(&self) -> Option<&CStr> {
         if self.length < N { CStr::from_bytes_until_nul(&self.bytes).ok() } else { None }
     }
 }

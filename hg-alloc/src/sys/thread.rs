@@ -152,6 +152,14 @@ pub(crate) fn pause(ns: u64) {
     unsafe { libc::syscall(libc::SYS_nanosleep, &time, core::ptr::null_mut::<libc::timespec>()) };
 }
 
+/// A number that nobody can foretell; of the clock where the kernel has none yet.
+pub(crate) fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: S9, the kernel writes at most eight bytes.
+    let got = unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), libc::GRND_NONBLOCK) };
+    if got == 8 { u64::from_ne_bytes(bytes) } else { super::clock::now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+}
+
 /// Lets another thread run.
 pub(crate) fn yield_now() {
     // SAFETY: S9, no arguments.
