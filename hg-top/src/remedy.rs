@@ -15,6 +15,7 @@ pub fn of_cause(cause: Option<Cause>) -> &'static str {
         Some(Cause::AddressSpace) => "ulimit -v unlimited",
         Some(Cause::MapCount) => "sysctl -w vm.max_map_count=262144",
         Some(Cause::Overcommit) => "raise vm.overcommit_ratio, or sysctl -w vm.overcommit_memory=0",
+        Some(Cause::FileSystem) => "mount -o remount,size=SIZE the tmpfs that the arena lies on, or remove files there",
         _ => "raise the limit named: allocations fail next",
     }
 }

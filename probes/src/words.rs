@@ -119,6 +119,8 @@ words! {
         MapCount = 18, "map count limit";
         /// Refused: strict overcommit (vm.overcommit_memory=2).
         Overcommit = 19, "overcommit limit";
+        /// Refused: the file system that an arena lies on is full.
+        FileSystem = 20, "file system full";
     }
 }
 

@@ -134,7 +134,9 @@ impl Error {
     /// As an errno value.
     pub const fn errno(&self) -> i32 {
         match self {
-            Error::Cap | Error::Init | Error::Name | Error::Memory | Error::NotAnArena | Error::NotPassed => libc::EINVAL,
+            Error::Cap | Error::Init | Error::Name | Error::Memory | Error::NotAnArena | Error::NotPassed => {
+                libc::EINVAL
+            }
             Error::Exists | Error::AddressTaken => libc::EEXIST,
             Error::Absent => libc::ENOENT,
             Error::Unsafe => libc::EACCES,

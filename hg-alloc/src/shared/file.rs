@@ -72,9 +72,9 @@ pub(super) fn create_in(file: &File, options: &Options) -> Result<&'static Arena
         file.resize(bytes)?;
         let stats = map_somewhere(file, bytes)?;
         // What is written first must be there: a full file system would kill by a signal.
-        memory::populate(stats, STATS).and_then(|()| memory::populate(stats + STATS + HUGE_PAGE, size_of::<Core>())).inspect_err(
-            |_| memory::unmap(stats, bytes),
-        )?;
+        memory::populate(stats, STATS)
+            .and_then(|()| memory::populate(stats + STATS + HUGE_PAGE, size_of::<Core>()))
+            .inspect_err(|_| memory::unmap(stats, bytes))?;
         let number = FIRST_NUMBER + thread::random() as u32 % NUMBERS;
         Ok(Place { mapping: stats + STATS, stats, in_file: true, number: Some(number) })
     })?;
@@ -125,7 +125,8 @@ impl Head {
         }
         let long = |at: usize| Some(u64::from_le_bytes(core.get(at..at + 8)?.try_into().ok()?));
         let word = |at: usize| Some(u32::from_le_bytes(core.get(at..at + 4)?.try_into().ok()?));
-        let is_page = page.starts_with(&page::MAGIC.to_le_bytes()) && page.get(8..12) == Some(&page::VERSION.to_le_bytes());
+        let is_page =
+            page.starts_with(&page::MAGIC.to_le_bytes()) && page.get(8..12) == Some(&page::VERSION.to_le_bytes());
         let cap_bytes = long(offset_of!(Core, cap_bytes))?;
         let cpus = word(offset_of!(Core, cpus))?;
         let stats = long(offset_of!(Core, stats))? as usize;
@@ -190,10 +191,12 @@ fn known(identity: Identity) -> Option<&'static Arena> {
 }
 
 fn opened_meanwhile(identity: Identity) -> Option<&'static Arena> {
-    (0..100).find_map(|_| known(identity).or_else(|| {
-        thread::pause(100_000);
-        None
-    }))
+    (0..100).find_map(|_| {
+        known(identity).or_else(|| {
+            thread::pause(100_000);
+            None
+        })
+    })
 }
 
 impl Arena {

@@ -2,9 +2,9 @@
 //!
 //! Descriptors are close-on-exec and closed when dropped: daemons close all of theirs and reuse the numbers.
 
+use super::Errno;
 use super::memory::check;
 use super::text::Path;
-use super::Errno;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
@@ -65,7 +65,8 @@ impl File {
     pub(crate) fn memory(name: &CStr) -> Result<File, Errno> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: S9, the name is a C string.
-        let file = check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) }).map(|fd| File(fd as i32))?;
+        let file =
+            check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) }).map(|fd| File(fd as i32))?;
         // SAFETY: S9, no memory is passed.
         check(unsafe { libc::syscall(libc::SYS_fchmod, file.0, 0o600) })?;
         Ok(file)
