@@ -305,13 +305,14 @@ impl App {
     /// In the list of processes, the detail of a row is that process alone; in that of arenas, the arena's map.
     fn detail(&mut self) {
         let selected = self.table().selected.clone().unwrap_or_default();
-        match (self.view, selected.parse(), selected.split_once('/')) {
+        match (self.view, selected.parse(), selected.parse()) {
             (View::Processes, Ok(pid), _) => {
                 self.scope = Scope::One(pid);
                 self.show(View::Summary);
             }
-            (View::Arenas, _, Some((pid, number))) => {
-                self.map.chosen = pid.parse().ok().zip(number.parse().ok());
+            (View::Processes, ..) => self.say("that process is not watched: there is no more of it to show".into()),
+            (View::Arenas, _, Ok(id)) => {
+                self.map.chosen = Some(id);
                 self.show(View::Map);
             }
             (View::Map, ..) => {}

@@ -32,6 +32,44 @@ pub struct Event {
     pub stack_id: Option<u32>,
     /// Its stack, innermost first, as `symbol+offset` or `file+offset`.
     pub stack: Vec<String>,
+    /// What its process does, as that says itself.
+    pub role: Option<String>,
+    /// The process that stands for its arena, if several share that.
+    pub owner: Option<u32>,
+    /// The other thread that it tells of, where that may be another process's: who has the lock, or who died with it.
+    pub other: Option<Who>,
+}
+
+/// A thread of a process that shares an arena, as it was when it was told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Its process; 0 if that is not known.
+    pub pid: u32,
+    /// Its id, as hg-top sees it if its process is known.
+    pub tid: u32,
+    /// Its name, escaped; may be empty.
+    pub comm: String,
+    /// What it does, in words.
+    pub state: &'static str,
+    /// What its process does.
+    pub role: Option<String>,
+}
+
+impl Who {
+    /// A thread of which no more is known than its id.
+    pub fn unknown(tid: u32, state: &'static str) -> Who {
+        Who { pid: 0, tid, comm: String::new(), state, role: None }
+    }
+
+    /// It in words: `27726 (stopped), SIP receiver udp:5060`.
+    pub fn name(&self) -> String {
+        let of = if [0, self.tid].contains(&self.pid) { String::new() } else { format!(" of {}", self.pid) };
+        match &self.role {
+            Some(role) => format!("{}{of} ({}), {role}", self.tid, self.state),
+            None if self.comm.is_empty() => format!("{}{of} ({})", self.tid, self.state),
+            None => format!("{}{of} \"{}\" ({})", self.tid, self.comm, self.state),
+        }
+    }
 }
 
 /// A decoded argument.
@@ -58,6 +96,9 @@ impl Event {
             raw: event.args,
             stack_id: u32::try_from(event.stack).ok(),
             stack,
+            role: None,
+            owner: None,
+            other: None,
         })
     }
 
@@ -105,7 +146,8 @@ impl Event {
                 format!("{} held {} for {}", s("lock"), s("ns"), s("reason"))
             }
             ProbeId::LockStall => {
-                format!("{} waited for {} by {}, tid {} has it", s("lock"), s("ns"), s("reason"), s("holder_tid"))
+                let holder = self.other.as_ref().map_or_else(|| s("holder_tid"), Who::name);
+                format!("{} waited for {} by {}, tid {holder} has it", s("lock"), s("ns"), s("reason"))
             }
             ProbeId::Corruption => {
                 let class = if self.raw("class") == 0 { String::new() } else { format!(" of class {}", s("class")) };
@@ -115,7 +157,10 @@ impl Event {
             ProbeId::TierChange => format!("page {} went from {} to {}", s("page"), s("from"), s("to")),
             ProbeId::Pin => format!("pinned {} of {}{}", s("pinned"), s("bytes"), self.errno()),
             ProbeId::OwnerDead => {
-                format!("thread {} died with {}; {} cells recovered", s("dead_tid"), s("lock"), s("cells_recovered"))
+                let role = self.other.as_ref().and_then(|dead| dead.role.as_ref());
+                let role = role.map_or_else(String::new, |role| format!(" ({role})"));
+                let (dead, lock, cells) = (s("dead_tid"), s("lock"), s("cells_recovered"));
+                format!("thread {dead}{role} died with {lock}; {cells} cells recovered")
             }
             _ => self.details(),
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::app::{App, View};
 use crate::collect::map::{Answer, Request};
 use crate::model::map::{Detail, PageMap};
-use crate::model::{Arena, Process};
+use crate::model::{ArenaId, ArenaRef};
 use crate::process::monotonic_ns;
 use crate::source::stats::keeps::MAX_PAGES;
 
@@ -29,9 +29,6 @@ pub enum Layer {
     /// What backs them.
     Tier,
 }
-
-/// A process and the number of one of its arenas.
-pub type ArenaId = (u32, u32);
 
 /// The state.
 #[derive(Clone, Debug, Default)]
@@ -134,34 +131,24 @@ impl MapState {
 }
 
 impl App {
-    /// The arenas that the map can show, in the order of their numbers.
-    pub fn map_arenas(&self) -> Vec<ArenaId> {
+    /// The arenas that the map can show.
+    pub fn map_arenas(&self) -> Vec<ArenaRef<'_>> {
         let Some(latest) = self.timeline().latest() else { return Vec::new() };
-        let of = |process: &Process| {
-            let pid = process.identity.pid;
-            let known = process.arenas.iter().filter(|(_, arena)| arena.figures.is_some());
-            known.map(|(number, _)| (pid, *number)).collect::<Vec<_>>()
-        };
-        self.scope.processes(latest).flat_map(of).collect()
+        self.scope.arenas(latest).filter(|of| of.arena.figures.is_some()).collect()
     }
 
     /// The arena whose map is shown: the one chosen, else the one that has most memory.
-    pub fn map_arena(&self) -> Option<(&Process, u32, &Arena)> {
-        let latest = self.timeline().latest()?;
-        let find = |(pid, number): ArenaId| {
-            let process = latest.processes.get(&pid)?;
-            Some((process, number, process.arenas.get(&number)?))
-        };
-        let committed = |id: &ArenaId| find(*id).and_then(|(.., arena)| Some(arena.figures.as_ref()?.committed));
+    pub fn map_arena(&self) -> Option<ArenaRef<'_>> {
         let arenas = self.map_arenas();
-        let chosen = self.map.chosen.filter(|chosen| arenas.contains(chosen));
-        find(chosen.or_else(|| arenas.into_iter().max_by_key(|id| (committed(id), std::cmp::Reverse(*id))))?)
+        let committed = |of: &&ArenaRef<'_>| of.arena.figures.as_ref().map(|figures| figures.committed);
+        let chosen = arenas.iter().find(|of| Some(of.id) == self.map.chosen);
+        chosen.or_else(|| arenas.iter().max_by_key(|of| (committed(of), std::cmp::Reverse(of.id)))).copied()
     }
 
     /// Shows the map of the next arena.
     pub(crate) fn next_arena(&mut self) {
-        let arenas = self.map_arenas();
-        let current = self.map_arena().map(|(process, number, _)| (process.identity.pid, number));
+        let arenas: Vec<ArenaId> = self.map_arenas().iter().map(|of| of.id).collect();
+        let current = self.map_arena().map(|of| of.id);
         let at = arenas.iter().position(|id| Some(*id) == current).map_or(0, |at| at + 1);
         self.map.chosen = arenas.get(at).or(arenas.first()).copied();
     }
@@ -171,12 +158,10 @@ impl App {
         if self.view != View::Map || self.is_frozen() {
             return None;
         }
-        let (process, number, arena) = self.map_arena()?;
-        if process.exited.is_some() {
-            return None;
-        }
-        let figures = arena.figures.as_ref()?;
-        let id = (process.identity.pid, number);
+        let of = self.map_arena()?;
+        let reader = &of.reader(self.timeline().latest()?)?.identity;
+        let figures = of.arena.figures.as_ref()?;
+        let id = of.id;
         let known = self.map.map.clone().filter(|_| self.map.of == Some(id));
         let pause = known.as_ref().map_or(PAUSE, |map| PAUSE.max(map.took * SHARE));
         let age = |read_at| Duration::from_nanos(monotonic_ns().saturating_sub(read_at));
@@ -187,7 +172,8 @@ impl App {
         });
         (due || !looked).then(|| Request {
             arena: id,
-            start_ticks: process.identity.start_ticks,
+            pid: reader.pid,
+            start_ticks: reader.start_ticks,
             figures: figures.clone(),
             known: known.filter(|_| !due),
             pages: wanted,
@@ -196,7 +182,7 @@ impl App {
 
     /// Takes in what was read.
     pub fn map_answer(&mut self, answer: Answer) {
-        let current = self.map_arena().map(|(process, number, _)| (process.identity.pid, number));
+        let current = self.map_arena().map(|of| of.id);
         if self.is_frozen() || current != Some(answer.arena) {
             return;
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use procfs::{CurrentSI, FromRead};
 
 use crate::escape;
-use crate::model::{Identity, KernelMemory};
+use crate::model::{Identity, KernelMemory, Part};
 
 /// Bytes of a file under /proc that are read.
 const CAP: u64 = 64 << 10;
@@ -58,7 +58,14 @@ impl Process {
             rss_file: kib(status.rssfile),
             rss_shmem: kib(status.rssshmem),
             threads: status.threads,
+            part: None,
         })
+    }
+
+    /// Its part of the memory that it shares with others. The kernel walks all that the process maps: call it in a thread that
+    /// can be left behind, and not too often.
+    pub fn part(pid: u32) -> io::Result<Part> {
+        Ok(part(&read(&format!("/proc/{pid}/smaps_rollup"))?))
     }
 
     /// Processes whose parent is one of `parents`, all in one walk of /proc.
@@ -90,6 +97,32 @@ impl Thread {
             Err(_) => Thread { comm: String::new(), state: "dead" },
         }
     }
+}
+
+/// A thread, with the process that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+}
+
+/// The thread that `asker`, and each process of its pid namespace, knows as `tid`. It is a thread of one of `among`: in a
+/// namespace of their own only these are looked through. `None` if there is none.
+pub fn owner(asker: &Identity, tid: u32, among: &[&Identity]) -> Option<Owner> {
+    if asker.inner_pid == asker.pid {
+        let bytes = read(&format!("/proc/{tid}/status")).ok()?;
+        let status = procfs::process::Status::from_read(bytes.as_slice()).ok()?;
+        let pid = status.tgid as u32;
+        return among.iter().any(|process| process.pid == pid).then_some(Owner { pid, tid });
+    }
+    // Servers that share an arena seldom have threads: then the thread is the process.
+    let first = among.iter().find(|process| process.inner_pid == tid);
+    let exists = |owner: &Owner| std::fs::exists(format!("/proc/{}/task/{}", owner.pid, owner.tid)).unwrap_or(false);
+    let of = |process: &&Identity| Owner { pid: process.pid, tid: host_tid(process.pid, tid) };
+    let main = first.map(|process| Owner { pid: process.pid, tid: process.pid });
+    main.filter(exists).or_else(|| among.iter().map(of).filter(|owner| owner.tid != tid).find(exists))
 }
 
 /// The kernel's id of the thread that process `pid` itself knows as `tid`. The two differ where the process lives in a pid
@@ -137,11 +170,43 @@ fn stat(path: &str) -> io::Result<procfs::process::Stat> {
     procfs::process::Stat::from_read(read(path)?.as_slice()).map_err(io::Error::other)
 }
 
+fn part(rollup: &[u8]) -> Part {
+    let text = String::from_utf8_lossy(rollup);
+    let mut part = Part::default();
+    for line in text.lines() {
+        let Some((name, kib)) = line.split_once(':') else { continue };
+        let bytes = kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0).saturating_mul(1024);
+        match name {
+            "Pss" => part.resident = bytes,
+            "Pss_File" => part.file = bytes,
+            "Private_Hugetlb" => part.hugetlb_own = bytes,
+            "Shared_Hugetlb" => part.hugetlb_shared = bytes,
+            _ => {}
+        }
+    }
+    part
+}
+
+/// The pid of `pid` as it knows itself.
+pub fn inner_pid(pid: u32) -> u32 {
+    let status = read(&format!("/proc/{pid}/status")).ok();
+    let ids = status.and_then(|bytes| procfs::process::Status::from_read(bytes.as_slice()).ok()?.nspid);
+    ids.and_then(|ids| ids.last().map(|id| *id as u32)).unwrap_or(pid)
+}
+
 fn identity(pid: u32, stat: &procfs::process::Stat) -> Identity {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe"))
         .map_or_else(|_| String::new(), |path| escape::bytes(path.as_os_str().as_bytes()));
     let comm = escape::text(&stat.comm);
-    Identity { pid, start_ticks: stat.starttime, exe, role: comm.clone(), comm, started: started(stat.starttime) }
+    Identity {
+        pid,
+        inner_pid: inner_pid(pid),
+        start_ticks: stat.starttime,
+        exe,
+        role: comm.clone(),
+        comm,
+        started: started(stat.starttime),
+    }
 }
 
 /// Program and arguments as one line, without the directories of the program; kernel threads and zombies have none.
@@ -199,6 +264,35 @@ mod tests {
         let memory = Process::memory(pid).unwrap();
         assert!(memory.rss > 1 << 20 && memory.threads >= 1);
         assert!(Process::start_ticks(0x3fff_ffff).is_err());
+        assert!(memory.part.is_none() && me.inner_pid == pid);
+        let part = Process::part(pid).unwrap();
+        assert!(part.resident > 1 << 19 && part.resident <= memory.rss + (8 << 20), "{part:?} {memory:?}");
+        assert!(part.file > 0 && part.file < part.resident);
+    }
+
+    #[test]
+    fn the_owner_of_a_thread_is_one_of_those_asked_about() {
+        let me = Process::identity(std::process::id()).unwrap();
+        let (tid, ready) = std::sync::mpsc::channel();
+        let (done, end) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: the call has no arguments and no effect.
+            tid.send(unsafe { libc::gettid() } as u32).unwrap();
+            let _ = end.recv();
+        });
+        let tid = ready.recv().unwrap();
+        assert_eq!(owner(&me, tid, &[&me]), Some(Owner { pid: me.pid, tid }));
+        assert_eq!(owner(&me, tid, &[&Identity::unknown(1)]), None, "a thread of somebody else");
+        assert_eq!(owner(&me, 0x3fff_ffff, &[&me]), None);
+        drop(done);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_rollup_without_figures_is_nothing() {
+        let text = b"55d0-7ffe ---p 00000000 00:00 0    [rollup]\nRss: 8 kB\nPss:   12 kB\nPss_File: x kB\nShared_Hugetlb: 2048 kB\n";
+        assert_eq!(part(text), Part { resident: 12 << 10, hugetlb_shared: 2 << 20, ..Part::default() });
+        assert_eq!(part(b"\xff:"), Part::default());
     }
 
     #[test]

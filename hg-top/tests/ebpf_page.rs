@@ -13,7 +13,7 @@ use hg_probes::words::{LockId, Reason};
 use hg_probes::{ProbeId, page::BUCKETS};
 use hg_top::model::{Arena, Histogram};
 use hg_top::source::ebpf::EbpfSource;
-use hg_top::source::stats::StatsSource;
+use hg_top::source::stats::{Found, StatsSource};
 
 /// This program runs on hg, so that it can be its own target.
 #[global_allocator]
@@ -129,7 +129,8 @@ impl Drop for Worker {
 }
 
 fn arena(pid: u32) -> Arena {
-    let mut arenas = StatsSource::open(pid).expect("a page").read(None).expect("its figures");
+    let found = StatsSource::open(pid).expect("a page").read(&Found::default(), &Default::default());
+    let mut arenas = found.expect("its figures").private;
     assert_eq!(arenas.keys().copied().collect::<Vec<u32>>(), [1]);
     let arena = arenas.remove(&1).expect("the arena");
     assert_eq!(arena.torn, 0, "nothing changes while the worker waits");

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use hg_top::model::map::{Detail, PageMap, Slices};
 use hg_top::model::{Arena, Figures};
-use hg_top::source::stats::{StatsSource, keeps, map};
+use hg_top::source::stats::{Found, StatsSource, keeps, map};
 
 /// This program runs on hg, so that it can be its own target.
 #[global_allocator]
@@ -79,7 +79,8 @@ impl Worker {
     fn look(&self) -> (Arena, Figures, PageMap) {
         let pid = self.child.id();
         let mut source = StatsSource::open(pid).expect("a page");
-        let mut arena = || source.read(None).expect("figures").remove(&1).expect("the arena");
+        let mut read = || source.read(&Found::default(), &Default::default()).expect("figures").private;
+        let mut arena = || read().remove(&1).expect("the arena");
         for _ in 0..50 {
             let before = arena();
             let figures = before.figures.clone().expect("figures");

@@ -102,6 +102,32 @@ fn an_arena_in_trouble() {
 }
 
 #[test]
+fn processes_that_share_an_arena() {
+    for (width, height) in [(80, 24), (160, 48)] {
+        for view in [View::Summary, View::Arenas, View::Processes, View::Events] {
+            let mut app = model::prefork(&[]);
+            app.view = view;
+            let name = format!("prefork_{}_{width}x{height}", view.name().to_lowercase());
+            compare(&name, &screen(&mut app, width, height));
+        }
+    }
+    // One of them alone, and its arenas.
+    let mut app = model::prefork(&[]);
+    for key in "5↓↓\n4".chars() {
+        press(&mut app, &key.to_string());
+        screen(&mut app, 80, 24);
+    }
+    compare("prefork_one_arenas", &screen(&mut app, 80, 24));
+    // A process that is not watched has nothing more to show.
+    let mut app = model::prefork(&[]);
+    for key in "5G\n".chars() {
+        press(&mut app, &key.to_string());
+        screen(&mut app, 80, 24);
+    }
+    assert_eq!((app.view, app.scope), (View::Processes, hg_top::model::scope::Scope::All));
+}
+
+#[test]
 fn the_map_reads_without_colours_and_with_ascii_alone() {
     let mut app = model::server(&["--ascii", "--no-color"]);
     app.view = View::Map;
@@ -131,6 +157,11 @@ fn no_size_is_too_small() {
                     screen(&mut app, width, height);
                 }
             }
+        }
+        let mut shared = model::prefork(&[]);
+        shared.view = view;
+        for (width, height) in [(0, 0), (1, 1), (20, 6), (39, 10), (79, 23), (119, 29)] {
+            screen(&mut shared, width, height);
         }
         let mut nothing = model::app(&[]);
         nothing.view = view;

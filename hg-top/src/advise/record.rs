@@ -1,5 +1,6 @@
 //! Records what an arena uses and has committed, one JSON line an interval: `{"t":12.0,"used":…,"committed":…}`.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::exit::Failure;
 use crate::model::Arena;
 use crate::process::Process as Proc;
 use crate::say::say;
-use crate::source::stats::StatsSource;
+use crate::source::stats::{Found, StatsSource};
 
 /// A line of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,7 +60,7 @@ pub fn run(pids: &[u32], arguments: &AdviseArgs, file: &Path, interval: Duration
             break;
         }
         let aside = Aside::start(&bell, move || {
-            let arenas = source.read(None);
+            let arenas = source.read(&Found::default(), &BTreeSet::new());
             (source, arenas)
         })?;
         // While it does not answer there are no lines; that may be over again.
@@ -71,7 +72,7 @@ pub fn run(pids: &[u32], arguments: &AdviseArgs, file: &Path, interval: Duration
         };
         let alive = Proc::start_ticks(pid).is_ok_and(|ticks| ticks == start_ticks);
         let arena = match (&arenas, alive) {
-            (Ok(arenas), true) => chosen(arenas.iter(), arguments.arena),
+            (Ok(found), true) => chosen(found, arguments.arena),
             _ => break,
         };
         let Some(figures) = arena.and_then(|arena| arena.figures.as_ref()) else {
@@ -93,7 +94,8 @@ pub fn run(pids: &[u32], arguments: &AdviseArgs, file: &Path, interval: Duration
 }
 
 /// The arena that was asked for, else the one that has most memory.
-fn chosen<'a>(arenas: impl Iterator<Item = (&'a u32, &'a Arena)>, wanted: Option<u32>) -> Option<&'a Arena> {
-    let known = arenas.filter(|(number, _)| wanted.is_none_or(|wanted| wanted == **number));
+fn chosen(found: &Found, wanted: Option<u32>) -> Option<&Arena> {
+    let shared = found.shared.values().map(|shared| (&shared.number, &shared.arena));
+    let known = found.private.iter().chain(shared).filter(|(number, _)| wanted.is_none_or(|wanted| wanted == **number));
     known.max_by_key(|(_, arena)| arena.figures.as_ref().map(|figures| figures.committed)).map(|(_, arena)| arena)
 }

@@ -12,7 +12,7 @@ use crate::collect::Collector;
 use crate::exit::Failure;
 use crate::export::{arena, json};
 use crate::model::Snapshot;
-use crate::model::scope::same_process;
+use crate::model::scope::same_arena;
 use crate::say::say;
 
 /// Least time between the two looks that tell whether a peak is still rising.
@@ -74,21 +74,18 @@ fn print(pids: &[u32], options: &Options) -> Result<ExitCode, Failure> {
 
 fn all(latest: &Snapshot, first: &Snapshot) -> Vec<(Entry, Option<Advice>)> {
     let mut found = Vec::new();
-    for (pid, process) in &latest.processes {
-        let host = Host::read(Some(*pid));
-        let before = same_process(first, process);
-        for (number, arena) in &process.arenas {
-            let Some(figures) = &arena.figures else { continue };
-            let before = before.and_then(|before| before.arenas.get(number)?.figures.as_ref());
-            let entry = Entry {
-                pid: *pid,
-                comm: process.identity.comm.clone(),
-                arena: *number,
-                name: arena.name.clone(),
-                advice: None,
-            };
-            found.push((entry, advise(figures, before, latest.at, &host)));
-        }
+    for of in latest.arenas() {
+        let Some(figures) = &of.arena.figures else { continue };
+        let identity = &of.process.identity;
+        let before = same_arena(first, &of).and_then(|before| before.figures.as_ref());
+        let entry = Entry {
+            pid: identity.pid,
+            comm: identity.comm.clone(),
+            arena: of.number,
+            name: of.arena.name.clone(),
+            advice: None,
+        };
+        found.push((entry, advise(figures, before, latest.at, &Host::read(Some(identity.pid)))));
     }
     found
 }

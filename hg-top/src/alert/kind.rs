@@ -15,6 +15,8 @@ pub enum Kind {
     GrowBlocked,
     /// Memory is on its way to the system for too long.
     Limbo,
+    /// A process died while it had a lock of a shared arena; others put right what it left.
+    OwnerDead,
     /// Memory was to be locked into RAM and is not.
     Unpinned,
     /// Something else backs an arena than was asked for.
@@ -34,6 +36,7 @@ impl Kind {
             Kind::LockStall => "lock-stall",
             Kind::GrowBlocked => "grow-blocked",
             Kind::Limbo => "limbo",
+            Kind::OwnerDead => "owner-dead",
             Kind::Unpinned => "unpinned",
             Kind::TierFallback => "tier-fallback",
             Kind::ProbesDropped => "probes-dropped",
@@ -43,7 +46,7 @@ impl Kind {
 
     /// Whether the target itself is in trouble, rather than our view of it.
     pub fn severe(self) -> bool {
-        !matches!(self, Kind::Unpinned | Kind::TierFallback | Kind::ProbesDropped | Kind::StatsTorn)
+        !matches!(self, Kind::OwnerDead | Kind::Unpinned | Kind::TierFallback | Kind::ProbesDropped | Kind::StatsTorn)
     }
 
     /// What to do about it, where no more is known.
@@ -54,6 +57,7 @@ impl Kind {
             Kind::LockStall => "look at the holder: a stopped one stalls all others",
             Kind::GrowBlocked => remedy::of_cause(None),
             Kind::Limbo => "see whether its threads are stopped: memory is neither in use nor given back",
+            Kind::OwnerDead => "none for the arena, which was put right; find out what killed the process",
             Kind::Unpinned => remedy::of_pin(0),
             Kind::TierFallback => "view 4 says why; the arena works on, with smaller pages",
             Kind::ProbesDropped => "trust the stats page: what eBPF counts is too low",

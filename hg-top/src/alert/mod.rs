@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use crate::event::Event;
-use crate::model::{MonotonicNs, Snapshot};
+use crate::model::{ArenaId, MonotonicNs, Snapshot};
 
 mod events;
 mod kind;
@@ -32,6 +32,8 @@ pub struct Alert {
     pub kind: Kind,
     /// To which process; 0 for hg-top itself.
     pub pid: u32,
+    /// What that does, as it says itself.
+    pub role: Option<String>,
     /// To what in it: `class 64 refill`, `double free`, ...
     pub subject: String,
     /// When it was first seen.
@@ -61,14 +63,15 @@ impl Alert {
 #[derive(Clone, Debug, Default)]
 pub struct Alerts {
     by_subject: BTreeMap<(Kind, u32, String), Alert>,
-    /// Since when memory of an arena is on its way to the system, by pid and number of the arena.
-    limbo: BTreeMap<(u32, u32), MonotonicNs>,
+    /// Since when memory of an arena is on its way to the system, by arena.
+    limbo: BTreeMap<ArenaId, MonotonicNs>,
 }
 
 /// One sighting, before it is merged with earlier ones.
 struct Sighting {
     kind: Kind,
     pid: u32,
+    role: Option<String>,
     subject: String,
     count: u64,
     evidence: String,
@@ -81,7 +84,11 @@ struct Sighting {
 impl Sighting {
     fn new(kind: Kind, pid: u32, subject: impl Into<String>, evidence: String, time: SystemTime) -> Sighting {
         let next_step = kind.next_step();
-        Sighting { kind, pid, subject: subject.into(), count: 1, evidence, next_step, time, lasting: None }
+        Sighting { kind, pid, role: None, subject: subject.into(), count: 1, evidence, next_step, time, lasting: None }
+    }
+
+    fn role(self, role: Option<&str>) -> Sighting {
+        Sighting { role: role.map(str::to_owned), ..self }
     }
 
     fn times(self, count: u64) -> Sighting {
@@ -140,7 +147,7 @@ impl Alerts {
     }
 
     fn note(&mut self, sighting: Sighting) -> Option<&mut Alert> {
-        let Sighting { kind, pid, subject, count, evidence, next_step, time, lasting } = sighting;
+        let Sighting { kind, pid, role, subject, count, evidence, next_step, time, lasting } = sighting;
         let key = (kind, pid, subject.clone());
         if self.by_subject.len() >= MAX_ALERTS && !self.by_subject.contains_key(&key) {
             return None;
@@ -148,6 +155,7 @@ impl Alerts {
         let alert = self.by_subject.entry(key).or_insert_with(|| Alert {
             kind,
             pid,
+            role: None,
             subject,
             since: time,
             last: time,
@@ -157,6 +165,7 @@ impl Alerts {
             stack: Vec::new(),
             stack_id: None,
         });
+        alert.role = role.or(alert.role.take());
         let goes_on = alert.count > 0 && lasting.is_some_and(|before| alert.last >= before);
         alert.last = alert.last.max(time);
         alert.count = if goes_on { alert.count } else { alert.count.saturating_add(count) };
@@ -168,7 +177,7 @@ impl Alerts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Arena, EbpfState, Figures, Histogram, HoldWait, Identity, Lock, Process};
+    use crate::model::{Arena, Figures, Histogram, HoldWait, Identity, Lock, Process};
     use hg_probes::ProbeId;
     use hg_probes::maps::{self, Lost};
     use hg_probes::words::{Cause, LockId, Reason, StallKind, Tier, TierReason};
@@ -191,26 +200,10 @@ mod tests {
             ..Arena::default()
         };
         change(&mut arena);
-        let identity = Identity {
-            pid: 5,
-            start_ticks: 1,
-            exe: String::new(),
-            comm: String::new(),
-            role: String::new(),
-            started: UNIX_EPOCH,
-        };
-        let process = Process {
-            identity,
-            read_at: 0,
-            memory: None,
-            arenas: BTreeMap::from([(1, arena)]),
-            threads: BTreeMap::new(),
-            traced,
-            page_error: None,
-            exited: None,
-        };
+        let identity = Identity::unknown(5);
+        let process = Process { arenas: BTreeMap::from([(1, arena)]), traced, ..Process::new(identity) };
         let processes = BTreeMap::from([(5, process)]);
-        Snapshot { at: second, time: at(second), processes, ebpf: EbpfState::Off(String::new()), lost: [0; 5] }
+        Snapshot { at: second, time: at(second), processes, ..Snapshot::empty() }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use hg_probes::maps::Lost;
 use hg_probes::words::{Cause, CorruptionKind, Tier, TierReason};
 
 use super::{Kind, Sighting};
-use crate::model::scope::same_process;
-use crate::model::{Arena, Figures, Lock, MonotonicNs, Process, Snapshot};
+use crate::model::scope::same_arena;
+use crate::model::{Arena, ArenaId, ArenaRef, Figures, Lock, MonotonicNs, Snapshot};
 use crate::{remedy, unit};
 
 /// How long memory may be on its way to the system.
@@ -18,7 +18,7 @@ const MOST_LIMBO: Duration = Duration::from_secs(5);
 pub(super) fn sightings(
     now: &Snapshot,
     before: Option<&Snapshot>,
-    limbo: &mut BTreeMap<(u32, u32), MonotonicNs>,
+    limbo: &mut BTreeMap<ArenaId, MonotonicNs>,
 ) -> Vec<Sighting> {
     let mut found = Vec::new();
     let lost = now.lost_events();
@@ -27,29 +27,27 @@ pub(super) fn sightings(
         let evidence = format!("{} probe hits lost: {}", unit::count(lost), lost_causes(now));
         found.push(Sighting::new(Kind::ProbesDropped, 0, "", evidence, now.time).times(more));
     }
-    limbo.retain(|(pid, _), _| now.processes.contains_key(pid));
-    for process in now.processes.values().filter(|process| process.exited.is_none()) {
-        let earlier = before.and_then(|before| same_process(before, process));
-        for (number, arena) in &process.arenas {
-            let look = Look {
-                pid: process.identity.pid,
-                arena,
-                earlier: earlier.and_then(|process| process.arenas.get(number)),
-                traced: process.traced,
-                time: now.time,
-                before: before.map_or(now.time, |before| before.time),
-            };
-            look.torn(&mut found);
-            let Some(figures) = &arena.figures else { continue };
-            look.states(figures, now.at, &mut found);
-            let since = limbo.entry((look.pid, *number)).or_insert(now.at);
-            match figures.limbo {
-                0 => *since = now.at,
-                bytes => look.limbo(bytes, Duration::from_nanos(now.at.saturating_sub(*since)), &mut found),
-            }
-            look.counters(figures, &mut found);
-            look.stalls(process, &mut found);
+    limbo.retain(|id, _| now.arena(*id).is_some());
+    for of in now.arenas() {
+        let Some(reader) = of.reader(now) else { continue };
+        let look = Look {
+            pid: of.process.identity.pid,
+            arena: of.arena,
+            earlier: before.and_then(|before| same_arena(before, &of)),
+            traced: reader.traced,
+            time: now.time,
+            before: before.map_or(now.time, |before| before.time),
+        };
+        look.torn(&mut found);
+        let Some(figures) = &of.arena.figures else { continue };
+        look.states(figures, now.at, &mut found);
+        let since = limbo.entry(of.id).or_insert(now.at);
+        match figures.limbo {
+            0 => *since = now.at,
+            bytes => look.limbo(bytes, Duration::from_nanos(now.at.saturating_sub(*since)), &mut found),
         }
+        look.counters(figures, &mut found);
+        look.stalls(&of, now, &mut found);
     }
     found
 }
@@ -127,6 +125,13 @@ impl Look<'_> {
             let evidence = format!("refused: {more} × {kind}, {when}");
             found.push(self.seen(Kind::Corruption, kind, evidence).times(more));
         }
+        let deaths = figures.owner_deaths.saturating_sub(earlier.map_or(0, |figures| figures.owner_deaths));
+        if deaths > 0 {
+            let name = &self.arena.name;
+            let evidence =
+                format!("{deaths} × a process died with a lock of arena {name}, which was put right, {when}");
+            found.push(self.seen(Kind::OwnerDead, name.clone(), evidence).times(deaths));
+        }
         for (number, more) in risen(&figures.allocs_failed, earlier.map(|figures| &figures.allocs_failed)) {
             let cause = Cause::from_u64(number).map_or("unknown cause", Cause::label);
             let evidence = format!("{more} allocations failed: {cause}, {when}");
@@ -134,17 +139,17 @@ impl Look<'_> {
         }
     }
 
-    fn stalls(&self, process: &Process, found: &mut Vec<Sighting>) {
-        let Some(earlier) = self.earlier.filter(|_| !process.traced) else { return };
+    fn stalls(&self, of: &ArenaRef<'_>, now: &Snapshot, found: &mut Vec<Sighting>) {
+        let Some(earlier) = self.earlier.filter(|_| !self.traced) else { return };
         let stalls = |lock: &Lock| lock.total.as_ref().map_or(0, |both| both.hold.stalls + both.wait.stalls);
-        for ((lock, reason), now) in &self.arena.locks {
-            let more = stalls(now).saturating_sub(earlier.locks.get(&(*lock, *reason)).map_or(0, stalls));
-            let Some(total) = now.total.as_ref().filter(|_| more > 0) else { continue };
+        for ((lock, reason), taken) in &self.arena.locks {
+            let more = stalls(taken).saturating_sub(earlier.locks.get(&(*lock, *reason)).map_or(0, stalls));
+            let Some(total) = taken.total.as_ref().filter(|_| more > 0) else { continue };
             let evidence = format!(
                 "{lock} stalled {more} × for {}, by the stats page; longest hold {} by tid {}",
                 reason.label(),
                 unit::ns(total.hold.max_ns),
-                total.hold.max_tid
+                of.thread(now, total.hold.max_tid)
             );
             found.push(self.seen(Kind::LockStall, format!("{lock} {}", reason.label()), evidence).times(more));
         }

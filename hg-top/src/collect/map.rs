@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::model::map::{Detail, Page, PageMap};
-use crate::model::{Figures, Snapshot};
+use crate::model::{ArenaId, Figures, Snapshot};
 use crate::process::Process as Proc;
 use crate::source::stats::copy::denied_or_gone;
 use crate::source::stats::{keeps, map};
@@ -22,8 +22,10 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// What is to be read.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Of which process, and which of its arenas.
-    pub arena: (u32, u32),
+    /// Of which arena.
+    pub arena: ArenaId,
+    /// Through which process it is read.
+    pub pid: u32,
     /// Start of the process: another of the same pid is not read.
     pub start_ticks: u64,
     /// The arena's figures, which say where its records lie.
@@ -38,7 +40,7 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// As in the request.
-    pub arena: (u32, u32),
+    pub arena: ArenaId,
     /// The map and what keeps the pages, or why there is none.
     pub found: Result<(Arc<PageMap>, Option<Detail>), String>,
 }
@@ -121,8 +123,8 @@ pub struct Pages {
     pub details: BTreeMap<usize, Detail>,
 }
 
-/// Pages by pid and number of the arena; or why there are none.
-pub type Maps = BTreeMap<(u32, u32), Result<Pages, String>>;
+/// Pages by arena; or why there are none.
+pub type Maps = BTreeMap<ArenaId, Result<Pages, String>>;
 
 /// Pages that are looked at closely, of one arena.
 const MAX_DETAILS: usize = 8192;
@@ -130,19 +132,18 @@ const MAX_DETAILS: usize = 8192;
 /// The pages of all arenas of a snapshot.
 pub fn read_all(snapshot: &Snapshot) -> io::Result<Maps> {
     let mut maps = Maps::new();
-    for (pid, process) in snapshot.processes.iter().filter(|(_, process)| process.exited.is_none()) {
-        for (number, arena) in &process.arenas {
-            let Some(figures) = &arena.figures else { continue };
-            let first = Request {
-                arena: (*pid, *number),
-                start_ticks: process.identity.start_ticks,
-                figures: figures.clone(),
-                known: None,
-                pages: 0..0,
-            };
-            // A thread each: one that is stuck does not answer for the next arena.
-            maps.insert((*pid, *number), read_pages(&mut MapReader::start()?, first));
-        }
+    for of in snapshot.arenas() {
+        let (Some(figures), Some(reader)) = (&of.arena.figures, of.reader(snapshot)) else { continue };
+        let first = Request {
+            arena: of.id,
+            pid: reader.identity.pid,
+            start_ticks: reader.identity.start_ticks,
+            figures: figures.clone(),
+            known: None,
+            pages: 0..0,
+        };
+        // A thread each: one that is stuck does not answer for the next arena.
+        maps.insert(of.id, read_pages(&mut MapReader::start()?, first));
     }
     Ok(maps)
 }
@@ -162,7 +163,7 @@ fn read_pages(reader: &mut MapReader, first: Request) -> Result<Pages, String> {
 }
 
 fn read(request: Request) -> Result<(Arc<PageMap>, Option<Detail>), String> {
-    let Request { arena: (pid, _), start_ticks, figures, known, pages } = request;
+    let Request { pid, start_ticks, figures, known, pages, .. } = request;
     let same = || Proc::start_ticks(pid).is_ok_and(|ticks| ticks == start_ticks);
     let gone = || format!("process {pid} ended");
     let failed = |error: &io::Error| denied_or_gone(pid, error).to_string();
@@ -187,7 +188,7 @@ mod tests {
     use crate::model::Records;
 
     fn request(pid: u32, start_ticks: u64, figures: Figures) -> Request {
-        Request { arena: (pid, 1), start_ticks, figures, known: None, pages: 0..1 }
+        Request { arena: ArenaId::Private(pid, 1), pid, start_ticks, figures, known: None, pages: 0..1 }
     }
 
     #[test]

@@ -12,9 +12,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub mod map;
 mod merge;
+mod owners;
+mod shared;
 mod target;
 mod tracer;
 
+use owners::Owners;
+use shared::Arenas;
 use target::Target;
 use tracer::Tracer;
 
@@ -40,6 +44,8 @@ pub struct Collector {
     targets: BTreeMap<u32, Target>,
     /// Children that may run on hg: not read yet.
     candidates: BTreeMap<u32, Target>,
+    /// The arenas that several of them share.
+    shared: Arenas,
     /// Rings when a process has been read.
     bell: Bell,
     tracer: Tracer,
@@ -55,6 +61,7 @@ impl Collector {
         let mut collector = Collector {
             targets: BTreeMap::new(),
             candidates: BTreeMap::new(),
+            shared: Arenas::default(),
             bell: Bell::new()?,
             tracer: Tracer::off("switched off by --no-ebpf"),
             children_at: Instant::now(),
@@ -77,6 +84,7 @@ impl Collector {
             }
         }
         collector.targets = taken;
+        collector.shared.take(&mut collector.targets);
         collector.warnings.extend(failures.iter().map(ToString::to_string));
         if collector.targets.is_empty() {
             return Err(refused(failures));
@@ -112,13 +120,16 @@ impl Collector {
         let (now, monotonic) = (SystemTime::now(), process::monotonic_ns());
         let raw = self.tracer.poll();
         let mut symbols = symbol::Cache::default();
+        let mut owners = Owners::new(&self.shared, &self.targets);
         // Of a process that does not answer not even the memory map is read.
         let silent = |pid: u32| self.targets.get(&pid).is_some_and(|target| !target.answers());
         raw.into_iter()
             .filter_map(|raw| {
                 let time = now.checked_sub(Duration::from_nanos(monotonic.saturating_sub(raw.event.ns))).unwrap_or(now);
                 let stack = symbols.frames(raw.event.tgid, &raw.stack, silent(raw.event.tgid));
-                Event::decode(&raw.event, time, stack)
+                let mut event = Event::decode(&raw.event, time, stack)?;
+                owners.name(&mut event);
+                Some(event)
             })
             .collect()
     }
@@ -160,11 +171,13 @@ impl Collector {
             }
         }
         self.forget_ended();
+        self.shared.take(&mut self.targets);
         let events = self.events();
         let mut snapshot = Snapshot {
             at: process::monotonic_ns(),
             time,
             processes: self.targets.iter().map(|(pid, target)| (*pid, target.last.clone())).collect(),
+            shared: self.shared.all().clone(),
             ebpf: self.tracer.state(),
             lost: self.tracer.lost(),
         };
@@ -178,8 +191,10 @@ impl Collector {
     }
 
     fn ask(&mut self) {
+        let readers = self.shared.readers(&self.targets);
         for target in self.targets.values_mut().chain(self.candidates.values_mut()) {
-            if let Err(error) = target.ask(&self.bell) {
+            let pid = target.last.identity.pid;
+            if let Err(error) = target.ask(&self.bell, || self.shared.task(pid, &readers)) {
                 self.warnings.push(format!("process {} is not read: {error}", target.last.identity.pid));
             }
         }

@@ -3,19 +3,22 @@
 //! Each process is read in a thread of its own, and by at most one at a time: whoever does not answer is not asked again
 //! until it has, and its last figures stay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::aside::{Aside, Bell, FIRST, PATIENCE};
-use crate::model::{Identity, Process};
+use crate::model::{FileNumber, Identity, KernelMemory, Part, Process, Shared};
 use crate::process::{self, Process as Proc, Thread};
-use crate::source::stats::StatsSource;
 use crate::source::stats::copy::PageError;
+use crate::source::stats::{Found, StatsSource};
 use crate::unit;
 
 /// Names of threads kept per process.
 const MAX_THREADS: usize = 1024;
+
+/// How much of the time the kernel may walk a process's memory for its part of it: a 50th.
+const PART_SHARE: u32 = 50;
 
 /// What is said of a process that had a stats page and has none any more.
 const LEFT_HG: &str = "it executed another program, which does not run on hg; its last figures are shown";
@@ -26,6 +29,8 @@ pub(super) struct Target {
     pub(super) last: Process,
     /// Whether the user named it; others are children of those.
     pub(super) named: bool,
+    /// The arenas that it shares and that were read through it since they were [taken](Self::take_shared).
+    shared: BTreeMap<FileNumber, Shared>,
     reading: Reading,
     /// Whether it was read with success since it is watched.
     seen: bool,
@@ -38,43 +43,59 @@ pub(super) struct Target {
 /// Where the source of the figures is.
 enum Reading {
     /// Here.
-    Idle(Option<StatsSource>),
+    Idle(Option<Source>),
     /// With the thread that reads. `late` if it was given up on: nobody waits for it any more.
     Asked { aside: Aside<Answer>, late: bool },
 }
 
+/// Where the figures of a process come from.
+struct Source {
+    stats: StatsSource,
+    /// Its part of the memory that it shares, when the kernel was asked for it, and how long that took.
+    part: Option<(Part, Instant, Duration)>,
+}
+
 /// What a thread that has read a process brings back.
 struct Answer {
-    source: Option<StatsSource>,
+    source: Option<Source>,
     process: Process,
+    shared: BTreeMap<FileNumber, Shared>,
     error: Option<PageError>,
+}
+
+/// What one reading is to do.
+pub(super) struct Task {
+    /// Shared arenas to be read through it, as they were read last.
+    pub(super) last: BTreeMap<FileNumber, Shared>,
+    /// Those that are read through other processes.
+    pub(super) left_out: BTreeSet<FileNumber>,
 }
 
 impl Target {
     /// Process `pid`, not read yet.
     pub(super) fn new(pid: u32, named: bool) -> Result<Target, PageError> {
         let identity = Proc::outline(pid).map_err(|_| PageError::Gone(pid))?;
-        let last = Process {
-            identity,
-            read_at: process::monotonic_ns(),
-            memory: Proc::memory(pid).ok(),
-            arenas: BTreeMap::new(),
-            threads: BTreeMap::new(),
-            traced: false,
-            page_error: None,
-            exited: None,
-        };
-        Ok(Target { last, named, reading: Reading::Idle(None), seen: false, refused: None, attached: String::new() })
+        let last =
+            Process { read_at: process::monotonic_ns(), memory: Proc::memory(pid).ok(), ..Process::new(identity) };
+        Ok(Target {
+            last,
+            named,
+            shared: BTreeMap::new(),
+            reading: Reading::Idle(None),
+            seen: false,
+            refused: None,
+            attached: String::new(),
+        })
     }
 
     /// Begins to read it, unless that is under way or it has ended.
-    pub(super) fn ask(&mut self, bell: &Bell) -> io::Result<()> {
+    pub(super) fn ask(&mut self, bell: &Bell, task: impl FnOnce() -> Task) -> io::Result<()> {
         if self.ended(SystemTime::now()) {
             return Ok(());
         }
         if let Reading::Idle(source) = &mut self.reading {
-            let (source, last) = (source.take(), self.last.clone());
-            let aside = Aside::start(bell, move || read(source, last))?;
+            let (source, last, task) = (source.take(), self.last.clone(), task());
+            let aside = Aside::start(bell, move || read(source, last, task))?;
             self.reading = Reading::Asked { aside, late: false };
         }
         Ok(())
@@ -119,6 +140,7 @@ impl Target {
             return;
         }
         self.last = answer.process;
+        self.shared.extend(answer.shared);
         self.seen |= answer.error.is_none();
         self.last.page_error = match &answer.error {
             Some(PageError::NotOnHg(_)) if self.seen => Some(LEFT_HG.to_owned()),
@@ -144,6 +166,16 @@ impl Target {
         });
     }
 
+    /// The shared arenas that were read through it since the last call.
+    pub(super) fn take_shared(&mut self) -> BTreeMap<FileNumber, Shared> {
+        std::mem::take(&mut self.shared)
+    }
+
+    /// Whether arenas can be read through it, for others too.
+    pub(super) fn is_good(&self) -> bool {
+        self.seen && self.answers() && self.last.page_error.is_none()
+    }
+
     /// Whether its memory can be read as far as is known.
     pub(super) fn answers(&self) -> bool {
         self.last.exited.is_none() && !matches!(self.reading, Reading::Asked { late: true, .. })
@@ -152,7 +184,7 @@ impl Target {
     /// Whether the probes are to be attached: it was read, and runs another program than when this was asked last.
     pub(super) fn executed(&mut self) -> bool {
         let exe = &self.last.identity.exe;
-        let other = self.seen && self.answers() && self.last.page_error.is_none() && *exe != self.attached;
+        let other = self.is_good() && *exe != self.attached;
         if other {
             self.attached.clone_from(exe);
         }
@@ -161,17 +193,21 @@ impl Target {
 }
 
 /// Reads a process that was `process` when it was read last. May take as long as the process pleases.
-fn read(source: Option<StatsSource>, mut process: Process) -> Answer {
+fn read(source: Option<Source>, mut process: Process, task: Task) -> Answer {
     let pid = process.identity.pid;
-    let opened = source.map_or_else(|| StatsSource::open(pid), Ok);
-    let (source, error) = match opened {
+    let open = || StatsSource::open(pid).map(|stats| Source { stats, part: None });
+    let mut shared = BTreeMap::new();
+    let (mut source, error) = match source.map_or_else(open, Ok) {
         Err(error) => (None, Some(error)),
         Ok(mut source) => {
-            let last = Some(&process.arenas).filter(|arenas| !arenas.is_empty());
-            match source.read(last) {
-                Err(error) => (Some(source), Some(error)),
-                Ok(arenas) => {
-                    process.arenas = arenas;
+            let last = Found { private: std::mem::take(&mut process.arenas), shared: task.last, maps: BTreeSet::new() };
+            match source.stats.read(&last, &task.left_out) {
+                Err(error) => {
+                    process.arenas = last.private;
+                    (Some(source), Some(error))
+                }
+                Ok(found) => {
+                    (process.arenas, process.shared, shared) = (found.private, found.maps, found.shared);
                     process.read_at = process::monotonic_ns();
                     name_threads(&mut process);
                     (Some(source), None)
@@ -183,7 +219,23 @@ fn read(source: Option<StatsSource>, mut process: Process) -> Answer {
         process.identity = Identity { started: process.identity.started, ..identity };
     }
     process.memory = Proc::memory(pid).ok().or(process.memory);
-    Answer { source, process, error }
+    if let (Some(memory), Some(source)) = (&mut process.memory, &mut source) {
+        *memory = KernelMemory { part: part(pid, &process.shared, source), ..*memory };
+    }
+    Answer { source, process, shared, error }
+}
+
+/// Its part of the memory that it shares, if it does. The kernel walks all of it, so it is not asked each time.
+fn part(pid: u32, shared: &BTreeSet<FileNumber>, source: &mut Source) -> Option<Part> {
+    if shared.is_empty() {
+        return None;
+    }
+    let fresh = source.part.filter(|(_, asked, took)| asked.elapsed() < *took * PART_SHARE);
+    if fresh.is_none() {
+        let asked = Instant::now();
+        source.part = Proc::part(pid).ok().map(|part| (part, asked, asked.elapsed()));
+    }
+    source.part.map(|(part, ..)| part)
 }
 
 /// Looks up the names of threads that stand out, while they live.

@@ -7,7 +7,7 @@ use hg_probes::words::Cause;
 
 use crate::advise::Advice;
 use crate::collect::map::Pages;
-use crate::model::{Arena, MonotonicNs};
+use crate::model::{ArenaRef, MonotonicNs};
 use crate::unit::{age, bytes, count};
 use crate::view::{arena as words, map as glyphs};
 
@@ -21,13 +21,15 @@ const MAX_SPARSE: usize = 20;
 const ROW: usize = 64;
 
 /// Tiers, amounts, growth, maintenance and decisions of an arena at `now`.
-pub(super) fn figures(out: &mut String, pid: u32, arena: &Arena, now: MonotonicNs) -> fmt::Result {
+pub(super) fn figures(out: &mut String, of: &ArenaRef<'_>, now: MonotonicNs) -> fmt::Result {
+    let arena = of.arena;
     let Some(f) = &arena.figures else { return Ok(()) };
-    writeln!(out, "\nARENA {} OF {pid}", arena.name)?;
+    writeln!(out, "\nARENA {} OF {}", arena.name, of.whose())?;
     let mut line = |label: &str, text: &str| match text.is_empty() {
         true => Ok(()),
         false => writeln!(out, "{label:<11}{text}"),
     };
+    line("shared by", &words::sharing(of))?;
     line("tier", &words::tier(f).0)?;
     line("backed by", &words::tiers(f))?;
     line("steps down", &words::steps_down(f))?;

@@ -2,4 +2,5 @@
 
 pub mod arena;
 pub mod json;
+mod shared;
 pub mod text;

@@ -9,6 +9,7 @@ use crate::model::scope::Scope;
 use crate::model::timeline::{Basis, Timeline};
 use crate::model::{EbpfState, Snapshot};
 use crate::unit::{age, bytes, class_size, clock, count, ns, percent, rate};
+use crate::view::arena::kind;
 
 /// The latest events that are printed.
 const MAX_EVENTS: usize = 30;
@@ -36,7 +37,8 @@ fn write(out: &mut String, latest: &Snapshot, timeline: &Timeline, beside: Besid
     for process in latest.processes.values() {
         let identity = &process.identity;
         let up = age(process.uptime(process.exited.unwrap_or(latest.time)));
-        write!(out, "process {} {} · {} · up {up}", identity.pid, identity.comm, identity.role)?;
+        let role = latest.said_role(identity.pid).unwrap_or(&identity.role);
+        write!(out, "process {} {} · {role} · up {up}", identity.pid, identity.comm)?;
         if process.exited.is_some() {
             write!(out, " · EXITED, last figures")?;
         }
@@ -47,12 +49,13 @@ fn write(out: &mut String, latest: &Snapshot, timeline: &Timeline, beside: Besid
     }
     summary(out, latest)?;
     arenas(out, latest)?;
-    for (pid, process) in &latest.processes {
-        for (number, arena) in &process.arenas {
-            super::arena::figures(out, *pid, arena, latest.at)?;
-            if let Some(map) = beside.maps.and_then(|maps| maps.get(&(*pid, *number))) {
-                super::arena::map(out, map)?;
-            }
+    for of in latest.arenas() {
+        super::arena::figures(out, &of, latest.at)?;
+        if let Some(map) = beside.maps.and_then(|maps| maps.get(&of.id)) {
+            super::arena::map(out, map)?;
+        }
+        if let Some(shared) = of.shared {
+            super::shared::members(out, shared, latest.at)?;
         }
     }
     classes(out, latest, timeline)?;
@@ -73,7 +76,7 @@ fn write(out: &mut String, latest: &Snapshot, timeline: &Timeline, beside: Besid
 }
 
 fn summary(out: &mut String, latest: &Snapshot) -> fmt::Result {
-    let sum = Sum::over(latest.processes.values());
+    let sum = Sum::of(latest, Scope::All);
     writeln!(out, "\nMEMORY")?;
     for (sign, name, part) in [
         (' ', "live cells", sum.live_cells),
@@ -90,33 +93,34 @@ fn summary(out: &mut String, latest: &Snapshot) -> fmt::Result {
     let difference = sum.difference();
     let (sign, what) = if difference < 0 { ('-', "not touched yet") } else { ('+', "stacks and other maps") };
     writeln!(out, "{sign} {what:<22} {:>9}", bytes(difference.unsigned_abs()))?;
-    writeln!(out, "= {:<22} {:>9}  by the kernel", "RSS + hugetlb", bytes(sum.kernel))
+    let kernel = if sum.once { "RSS, shared once" } else { "RSS + hugetlb" };
+    writeln!(out, "= {kernel:<22} {:>9}  by the kernel", bytes(sum.kernel))
 }
 
 fn arenas(out: &mut String, latest: &Snapshot) -> fmt::Result {
     writeln!(
         out,
-        "\n{:>7} {:<12} {:<7} {:<24} {:>9} {:>9} {:>9} {:>5} {:>5}",
+        "\n{:>7} {:<12} {:<9} {:<24} {:>9} {:>9} {:>9} {:>5} {:>5}",
         "PID", "ARENA", "KIND", "TIER", "COMMITTED", "RESERVED", "PINNED", "GROWN", "SHRUNK"
     )?;
-    for (pid, process) in &latest.processes {
-        for arena in process.arenas.values() {
-            let Some(f) = &arena.figures else { continue };
-            let label = |tier: Option<hg_probes::words::Tier>| tier.map_or("?", |tier| tier.label());
-            let why = f.tier_reason.map_or("?", |reason| reason.label());
-            let tier = format!("{} → {} ({why})", label(f.tier_wanted), label(f.tier));
-            let kind = f.shared.map_or("?", |shared| if shared { "shared" } else { "private" });
-            writeln!(
-                out,
-                "{pid:>7} {:<12} {kind:<7} {tier:<24} {:>9} {:>9} {:>9} {:>5} {:>5}",
-                arena.name,
-                bytes(f.committed),
-                bytes(f.reserved),
-                bytes(f.pinned),
-                count(f.grows),
-                count(f.shrinks)
-            )?;
-        }
+    for of in latest.arenas() {
+        let Some(f) = &of.arena.figures else { continue };
+        let label = |tier: Option<hg_probes::words::Tier>| tier.map_or("?", |tier| tier.label());
+        let why = f.tier_reason.map_or("?", |reason| reason.label());
+        let tier = format!("{} → {} ({why})", label(f.tier_wanted), label(f.tier));
+        let pid = of.process.identity.pid;
+        writeln!(
+            out,
+            "{:>7} {:<12} {:<9} {tier:<24} {:>9} {:>9} {:>9} {:>5} {:>5}",
+            of.shared.map_or(pid.to_string(), |shared| format!("× {}", shared.count().0)),
+            of.arena.name,
+            kind(f),
+            bytes(f.committed),
+            bytes(f.reserved),
+            bytes(f.pinned),
+            count(f.grows),
+            count(f.shrinks)
+        )?;
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 //!
 //! Invariant: a figure that no source told is `None` or an empty collection, never a guessed 0.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hg_probes::maps::Lost;
 use hg_probes::words::{Cause, LockId, Reason, Tier, TierReason};
@@ -14,11 +14,13 @@ pub mod histogram;
 pub mod map;
 pub mod reconcile;
 pub mod scope;
+pub mod shared;
 pub mod timeline;
 
 pub use decision::{Decision, Policy};
 pub use histogram::Histogram;
 pub use map::Records;
+pub use shared::{ArenaId, ArenaRef, FileNumber, Member, Shared};
 
 /// A reading of a target's clock that all sources share: `CLOCK_MONOTONIC`, ns.
 pub type MonotonicNs = u64;
@@ -32,6 +34,8 @@ pub struct Snapshot {
     pub time: SystemTime,
     /// By pid, as hg-top sees it.
     pub processes: BTreeMap<u32, Process>,
+    /// Arenas that several processes share: each once.
+    pub shared: BTreeMap<FileNumber, Shared>,
     /// What eBPF can tell, or why it cannot.
     pub ebpf: EbpfState,
     /// Probe hits lost since the attach, by [`Lost`].
@@ -39,11 +43,22 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Of no process.
+    pub fn empty() -> Snapshot {
+        Snapshot {
+            at: 0,
+            time: UNIX_EPOCH,
+            processes: BTreeMap::new(),
+            shared: BTreeMap::new(),
+            ebpf: EbpfState::Off(String::new()),
+            lost: [0; Lost::COUNT as usize],
+        }
+    }
+
     /// Probe hits that eBPF counted of all processes.
     pub fn hits(&self) -> u64 {
-        let arenas = || self.processes.values().flat_map(|process| process.arenas.values());
-        let classes = arenas().flat_map(|arena| arena.classes.values()).filter_map(|class| class.traced);
-        let locks = arenas().flat_map(|arena| arena.locks.values()).filter_map(|lock| lock.traced.as_ref());
+        let classes = self.arenas().flat_map(|of| of.arena.classes.values()).filter_map(|class| class.traced);
+        let locks = self.arenas().flat_map(|of| of.arena.locks.values()).filter_map(|lock| lock.traced.as_ref());
         let hits = classes.flat_map(|counters| [counters.refills, counters.flushes]);
         hits.chain(locks.flat_map(|both| [both.hold.count, both.wait.count])).fold(0, u64::saturating_add)
     }
@@ -73,6 +88,8 @@ pub enum EbpfState {
 pub struct Identity {
     /// Its pid, as hg-top sees it.
     pub pid: u32,
+    /// Its pid as it knows itself: another one in a container.
+    pub inner_pid: u32,
     /// Clock ticks from boot to its start: tells it from a later process of the same pid.
     pub start_ticks: u64,
     /// How long it had run when it was first seen.
@@ -85,6 +102,22 @@ pub struct Identity {
     pub role: String,
 }
 
+impl Identity {
+    /// Of a process of which nothing but its pid is known.
+    pub fn unknown(pid: u32) -> Identity {
+        let nothing = String::new;
+        Identity {
+            pid,
+            inner_pid: pid,
+            start_ticks: 1,
+            started: UNIX_EPOCH,
+            exe: nothing(),
+            comm: nothing(),
+            role: nothing(),
+        }
+    }
+}
+
 /// One process.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -94,8 +127,10 @@ pub struct Process {
     pub read_at: MonotonicNs,
     /// What the kernel says about its memory.
     pub memory: Option<KernelMemory>,
-    /// Its arenas, by their number in the process.
+    /// The arenas that are its alone, by their number in the process.
     pub arenas: BTreeMap<u32, Arena>,
+    /// Those that it shares, which stand in the [`Snapshot`].
+    pub shared: BTreeSet<FileNumber>,
     /// Names of the threads that its locks were held or waited for longest by, as they were when first seen.
     pub threads: BTreeMap<u32, String>,
     /// Whether eBPF counts this process.
@@ -107,9 +142,24 @@ pub struct Process {
 }
 
 impl Process {
+    /// A process that was not read yet.
+    pub fn new(identity: Identity) -> Process {
+        Process {
+            identity,
+            read_at: 0,
+            memory: None,
+            arenas: BTreeMap::new(),
+            shared: BTreeSet::new(),
+            threads: BTreeMap::new(),
+            traced: false,
+            page_error: None,
+            exited: None,
+        }
+    }
+
     /// The names of the sources that its figures come from.
     pub fn sources(&self) -> Vec<&'static str> {
-        let page = self.arenas.values().any(|arena| arena.figures.is_some());
+        let page = !self.shared.is_empty() || self.arenas.values().any(|arena| arena.figures.is_some());
         [(page, "stats-page"), (self.traced, "ebpf")].into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect()
     }
 
@@ -143,6 +193,22 @@ pub struct KernelMemory {
     pub rss_shmem: u64,
     /// Threads.
     pub threads: u64,
+    /// Its part of what it shares with others; `None` if nobody asked for it.
+    pub part: Option<Part>,
+}
+
+/// A process's part of the memory that it maps: of what several processes map, each has its share, so that the sum over all of
+/// them counts every byte once. By the kernel's count, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Of its resident set, without hugetlb pages.
+    pub resident: u64,
+    /// Of that, of files.
+    pub file: u64,
+    /// Hugetlb pages that it alone maps.
+    pub hugetlb_own: u64,
+    /// Those that others map too, in full: the kernel does not divide them.
+    pub hugetlb_shared: u64,
 }
 
 /// One arena.
@@ -247,6 +313,16 @@ pub struct Figures {
     pub maintenance_tid: u32,
     /// How long free memory is kept while somebody maintains the arena, ms.
     pub decay_ms: u64,
+    /// Critical sections that a dead owner left and another process repaired.
+    pub owner_deaths: u64,
+    /// Cells and large objects that only a dead thread had, and that were recovered.
+    pub recovered: u64,
+    /// Cells in front caches of CPUs that nobody there may use.
+    pub stranded: u64,
+    /// Whether it came over a fork: it takes frees and gives memory back, and does not grow.
+    pub inherited: bool,
+    /// Who made it, by its own pid namespace.
+    pub creator: u32,
     /// Where the grid's records lie in the process.
     pub records: Records,
 }

@@ -1,10 +1,10 @@
 //! What a view looks at: all watched processes or one of them, added up per class and per lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hg_probes::words::{LockId, Reason};
 
-use super::{Class, Counters, HoldWait, Process, Snapshot};
+use super::{Arena, ArenaId, ArenaRef, Class, Counters, HoldWait, Process, Snapshot};
 
 /// Which processes a view adds up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,18 +34,22 @@ pub struct LockSum {
     pub total: HoldWait,
     /// Since the earlier snapshot; `None` where that is not known.
     pub change: Option<HoldWait>,
-    /// Process of the longest hold.
-    pub hold_pid: u32,
-    /// Process of the longest wait.
-    pub wait_pid: u32,
+    /// Arena of the longest hold.
+    pub hold_of: Option<ArenaId>,
+    /// Arena of the longest wait.
+    pub wait_of: Option<ArenaId>,
     /// Whether one of them was torn.
     pub torn: bool,
 }
 
 impl Scope {
-    /// The processes in scope.
+    /// The processes in scope. Of all of them, the ended ones count only once all have ended: workers that come and go leave
+    /// their last figures behind, which are no memory any more.
     pub fn processes(self, snapshot: &Snapshot) -> impl Iterator<Item = &Process> {
-        snapshot.processes.values().filter(move |process| self.holds(process.identity.pid))
+        let alive = |process: &Process| process.exited.is_none();
+        let only_alive = self == Scope::All && snapshot.processes.values().any(alive);
+        let holds = move |process: &&Process| self.holds(process.identity.pid) && (!only_alive || alive(process));
+        snapshot.processes.values().filter(holds)
     }
 
     /// Whether process `pid` is in scope.
@@ -56,17 +60,20 @@ impl Scope {
         }
     }
 
+    /// The arenas that the processes in scope use, each once, those that are shared first.
+    pub fn arenas(self, snapshot: &Snapshot) -> impl Iterator<Item = ArenaRef<'_>> {
+        let pids: BTreeSet<u32> = self.processes(snapshot).map(|process| process.identity.pid).collect();
+        snapshot.arenas().filter(move |of| of.is_used_by(&pids))
+    }
+
     /// The classes in scope, and how they changed since `earlier`.
     pub fn classes(self, now: &Snapshot, earlier: Option<&Snapshot>) -> BTreeMap<u32, ClassSum> {
         let mut sums: BTreeMap<u32, ClassSum> = BTreeMap::new();
-        for process in self.processes(now) {
-            let before = earlier.and_then(|earlier| same_process(earlier, process));
-            for (number, arena) in &process.arenas {
-                let before = before.and_then(|process| process.arenas.get(number));
-                for (size, class) in &arena.classes {
-                    let before = before.and_then(|arena| arena.classes.get(size));
-                    sums.entry(*size).or_default().add(class, before);
-                }
+        for of in self.arenas(now) {
+            let before = earlier.and_then(|earlier| same_arena(earlier, &of));
+            for (size, class) in &of.arena.classes {
+                let before = before.and_then(|arena| arena.classes.get(size));
+                sums.entry(*size).or_default().add(class, before);
             }
         }
         sums
@@ -75,19 +82,16 @@ impl Scope {
     /// The locks in scope, and how they changed since `earlier`.
     pub fn locks(self, now: &Snapshot, earlier: Option<&Snapshot>) -> BTreeMap<(LockId, Reason), LockSum> {
         let mut sums: BTreeMap<(LockId, Reason), LockSum> = BTreeMap::new();
-        for process in self.processes(now) {
-            let before = earlier.and_then(|earlier| same_process(earlier, process));
-            for (number, arena) in &process.arenas {
-                let before = before.and_then(|process| process.arenas.get(number));
-                for (key, lock) in &arena.locks {
-                    let Some(best) = lock.best() else { continue };
-                    // A lock that was never taken before is not listed there: then all of it is new.
-                    let change = before.and_then(|arena| match arena.locks.get(key).and_then(super::Lock::best) {
-                        Some(before) => best.since(before),
-                        None => Some(best.clone()),
-                    });
-                    sums.entry(*key).or_default().add(best, change, process.identity.pid, lock.torn);
-                }
+        for of in self.arenas(now) {
+            let before = earlier.and_then(|earlier| same_arena(earlier, &of));
+            for (key, lock) in &of.arena.locks {
+                let Some(best) = lock.best() else { continue };
+                // A lock that was never taken before is not listed there: then all of it is new.
+                let change = before.and_then(|arena| match arena.locks.get(key).and_then(super::Lock::best) {
+                    Some(before) => best.since(before),
+                    None => Some(best.clone()),
+                });
+                sums.entry(*key).or_default().add(best, change, of.id, lock.torn);
             }
         }
         sums
@@ -123,12 +127,12 @@ impl ClassSum {
 }
 
 impl LockSum {
-    fn add(&mut self, best: &HoldWait, change: Option<HoldWait>, pid: u32, torn: bool) {
+    fn add(&mut self, best: &HoldWait, change: Option<HoldWait>, id: ArenaId, torn: bool) {
         if best.hold.max_ns >= self.total.hold.max_ns {
-            self.hold_pid = pid;
+            self.hold_of = Some(id);
         }
         if best.wait.max_ns >= self.total.wait.max_ns {
-            self.wait_pid = pid;
+            self.wait_of = Some(id);
         }
         self.total.add(best);
         if let Some(change) = change {
@@ -142,4 +146,11 @@ impl LockSum {
 pub fn same_process<'a>(snapshot: &'a Snapshot, process: &Process) -> Option<&'a Process> {
     let other = snapshot.processes.get(&process.identity.pid)?;
     (other.identity.start_ticks == process.identity.start_ticks).then_some(other)
+}
+
+/// The same arena (not merely one of the same name) in another snapshot.
+pub fn same_arena<'a>(snapshot: &'a Snapshot, of: &ArenaRef<'_>) -> Option<&'a Arena> {
+    let other = snapshot.arena(of.id)?;
+    let same = of.shared.is_some() || other.process.identity.start_ticks == of.process.identity.start_ticks;
+    same.then_some(other.arena)
 }

@@ -165,7 +165,7 @@ fn push<T>(series: &mut VecDeque<T>, value: T) {
 }
 
 fn point(scope: Scope, snapshot: &Snapshot, previous: Option<&Snapshot>) -> Point {
-    let sum = Sum::over(scope.processes(snapshot));
+    let sum = Sum::of(snapshot, scope);
     let changes = scope.classes(snapshot, previous);
     let change = changes.values().filter_map(|sum| sum.change).fold(Counters::default(), |sum, more| sum.plus(&more));
     let ns = previous.map_or(0, |previous| snapshot.at.saturating_sub(previous.at)).max(1_000_000);
@@ -182,30 +182,17 @@ fn point(scope: Scope, snapshot: &Snapshot, previous: Option<&Snapshot>) -> Poin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Arena, Class, EbpfState, Identity, Process};
-    use std::time::UNIX_EPOCH;
+    use crate::model::{Arena, Class, Identity, Process};
 
     fn snapshot(second: u64, pid: u32, start_ticks: u64, reused: u64) -> Arc<Snapshot> {
         let class = Class { total: Some(Counters { reused, ..Counters::default() }), ..Class::default() };
         let arena = Arena { classes: BTreeMap::from([(64, class)]), ..Arena::default() };
-        let empty = String::new;
-        let identity = Identity { pid, start_ticks, exe: empty(), comm: empty(), role: empty(), started: UNIX_EPOCH };
-        let process = Process {
-            identity,
-            read_at: 0,
-            memory: None,
-            arenas: BTreeMap::from([(1, arena)]),
-            threads: BTreeMap::new(),
-            traced: false,
-            page_error: None,
-            exited: None,
-        };
+        let mut process = Process::new(Identity { start_ticks, ..Identity::unknown(pid) });
+        process.arenas = BTreeMap::from([(1, arena)]);
         Arc::new(Snapshot {
             at: second * 1_000_000_000,
-            time: UNIX_EPOCH,
             processes: BTreeMap::from([(pid, process)]),
-            ebpf: EbpfState::Off(empty()),
-            lost: [0; 5],
+            ..Snapshot::empty()
         })
     }
 

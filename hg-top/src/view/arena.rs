@@ -9,7 +9,8 @@ use super::paint::{Pane, Part, bar};
 use super::theme;
 use crate::advise::{self, Advice, Sure};
 use crate::app::App;
-use crate::model::{Arena, Figures, MonotonicNs, Policy, Process};
+use crate::model::scope::same_arena;
+use crate::model::{ArenaRef, Figures, MonotonicNs, Policy};
 use crate::unit::{age, bytes, count, os_error};
 
 /// Where the figures of a line begin.
@@ -18,13 +19,15 @@ const LABEL: u16 = 11;
 /// Where the bars begin.
 const BARS: u16 = LABEL + 10;
 
+/// What is said of an arena that came over a fork.
+const INHERITED: &str = "it came over a fork: it takes frees and gives memory back, and does not grow";
+
 /// A line of figures: its label, then pieces.
 struct Fact(&'static str, Vec<(String, Style)>);
 
 /// What is known of an arena.
 pub(super) struct Known<'a> {
-    pub(super) process: &'a Process,
-    pub(super) arena: &'a Arena,
+    pub(super) of: ArenaRef<'a>,
     pub(super) figures: &'a Figures,
     /// When it was looked at.
     pub(super) at: MonotonicNs,
@@ -33,32 +36,62 @@ pub(super) struct Known<'a> {
 
 impl<'a> Known<'a> {
     /// Of an arena whose page can be read.
-    pub(super) fn of(app: &'a App, process: &'a Process, number: u32) -> Option<Known<'a>> {
+    pub(super) fn of(app: &'a App, of: ArenaRef<'a>) -> Option<Known<'a>> {
         let timeline = app.timeline();
-        let arena = process.arenas.get(&number)?;
-        let figures = arena.figures.as_ref()?;
+        let figures = of.arena.figures.as_ref()?;
         let at = timeline.latest()?.at;
-        let before = timeline.previous().and_then(|before| crate::model::scope::same_process(before, process));
-        let before = before.and_then(|process| process.arenas.get(&number)?.figures.as_ref());
+        let before = timeline.previous().and_then(|before| same_arena(before, &of)?.figures.as_ref());
         let advice = advise::advise(figures, before, at, &app.host);
-        Some(Known { process, arena, figures, at, advice })
+        Some(Known { of, figures, at, advice })
     }
+}
+
+/// `private`, `inherited` over a fork, or `shared`.
+pub fn kind(figures: &Figures) -> &'static str {
+    match figures.shared {
+        Some(true) => "shared",
+        Some(false) if figures.inherited => "inherited",
+        Some(false) => "private",
+        None => "?",
+    }
+}
+
+/// Who shares an arena, who died and what was put right: `12 live, 1 dead   owner deaths 3, recovered 5`; empty for a private one.
+pub fn sharing(of: &ArenaRef<'_>) -> String {
+    let (Some(shared), Some(f)) = (of.shared, &of.arena.figures) else { return String::new() };
+    let (live, dead) = shared.count();
+    let unwatched = match shared.unwatched() {
+        0 => String::new(),
+        unwatched => format!(" ({unwatched} not watched)"),
+    };
+    let dead = if dead > 0 { format!(", {dead} dead") } else { String::new() };
+    let stranded = if f.stranded > 0 { format!(", stranded {}", bytes(f.stranded)) } else { String::new() };
+    let (deaths, recovered) = (count(f.owner_deaths), count(f.recovered));
+    format!("{live} live{unwatched}{dead}   owner deaths {deaths}, recovered {recovered}{stranded}")
 }
 
 /// Draws the figures; returns the line after them. The advice is one of them unless it has a place of its own.
 pub(super) fn figures(pane: &mut Pane<'_>, known: &Known<'_>, with_advice: bool) -> u16 {
     let (width, height) = (pane.width(), pane.height());
     let f = known.figures;
-    let title = format!("ARENA {} OF {} ", known.arena.name, known.process.identity.pid);
+    let title = format!("ARENA {} OF {} ", known.of.arena.name, known.of.whose());
     let since = Duration::from_nanos(known.at.saturating_sub(f.created_at));
     pane.heading(1, 0, width.saturating_sub(2), &title, &format!("{} old", age(since)));
     let mut y = 1;
-    for Fact(label, pieces) in backing(f) {
+    let mut first = backing(f);
+    let sharing = sharing(&known.of);
+    if !sharing.is_empty() {
+        let style = if f.owner_deaths > 0 || f.stranded > 0 { theme::WATCH } else { theme::PLAIN };
+        first.insert(0, Fact("shared by", vec![(sharing, style)]));
+    } else if f.inherited {
+        first.insert(0, Fact("inherited", vec![(INHERITED.into(), theme::PLAIN)]));
+    }
+    for Fact(label, pieces) in first {
         fact(pane, y, label, &pieces);
         y += 1;
     }
     y = amounts(pane, y, f);
-    let mut last = vec![growth(f, known.at), give_back(f, known.arena.policy.as_ref(), known.at)];
+    let mut last = vec![growth(f, known.at), give_back(f, known.of.arena.policy.as_ref(), known.at)];
     if with_advice && let Some(advice) = &known.advice {
         last.push(Fact("advice", summary(advice)));
     }

@@ -8,13 +8,13 @@ use super::table::{self, Cell, Column, Row};
 use super::theme;
 use crate::app::{App, View};
 use crate::log::Line;
-use crate::model::{Arena, Process};
+use crate::model::ArenaRef;
 use crate::unit::{age, bytes, count, percent};
 
 const COLUMNS: &[Column] = &[
     Column::right("PID", "pid", 7, 0),
     Column::left("ARENA", "arena", 10, 0),
-    Column::left("KIND", "kind", 7, 5),
+    Column::left("KIND", "kind", 9, 5),
     Column::left("WANTED→GOT", "tier", 20, 1),
     Column::right("COMMITTED", "committed", 9, 0),
     Column::left("OF CAP", "share", 12, 4),
@@ -54,9 +54,7 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
 
 /// The arena of a row.
 fn find<'a>(app: &'a App, id: &str) -> Option<Known<'a>> {
-    let (pid, number) = id.split_once('/')?;
-    let process = app.timeline().latest()?.processes.get(&pid.parse().ok()?)?;
-    Known::of(app, process, number.parse().ok()?)
+    Known::of(app, app.timeline().latest()?.arena(id.parse().ok()?)?)
 }
 
 /// Figures, decisions, the log of growth, one below the other.
@@ -66,7 +64,7 @@ fn stacked(pane: &mut Pane<'_>, app: &App, known: &Known<'_>) {
     let left = height.saturating_sub(y);
     let log = if left >= 9 { left / 2 } else { 0 };
     if left >= 2 {
-        arena::decisions(&mut pane.part(0, y, width, left - log), known.arena.policy.as_ref(), known.at);
+        arena::decisions(&mut pane.part(0, y, width, left - log), known.of.arena.policy.as_ref(), known.at);
     }
     if log > 0 {
         growth(&mut pane.part(0, height - log, width, log), app);
@@ -85,7 +83,7 @@ fn beside(pane: &mut Pane<'_>, app: &App, known: &Known<'_>) {
     let y = arena::advice(&mut pane.part(left, 0, right, height), known.advice.as_ref());
     let y = if y > 0 { y + 1 } else { 0 };
     if height > y + 2 {
-        arena::decisions(&mut pane.part(left, y, right, height - y), known.arena.policy.as_ref(), known.at);
+        arena::decisions(&mut pane.part(left, y, right, height - y), known.of.arena.policy.as_ref(), known.at);
     }
 }
 
@@ -104,28 +102,26 @@ fn growth(pane: &mut Pane<'_>, app: &App) {
 
 fn rows(app: &App) -> Vec<Row> {
     let Some(latest) = app.timeline().latest() else { return Vec::new() };
-    let arenas = app
-        .scope
-        .processes(latest)
-        .flat_map(|process| process.arenas.iter().map(move |(number, arena)| (process, *number, arena)));
-    arenas.filter_map(|(process, number, arena)| row(process, number, arena)).collect()
+    app.scope.arenas(latest).filter_map(row).collect()
 }
 
-fn row(process: &Process, number: u32, arena: &Arena) -> Option<Row> {
+fn row(of: ArenaRef<'_>) -> Option<Row> {
+    let arena = of.arena;
     let f = arena.figures.as_ref()?;
     let label = |tier: Option<Tier>| tier.map_or("?", Tier::label);
     let figure = |value: u64| Cell::maybe(bytes(value), Some(value as f64));
     let times = |value: u64| Cell::maybe(count(value), Some(value as f64));
     let share = f.committed as f64 / f.reserved.max(1) as f64;
     let refused = f.refused();
-    let kind = f.shared.map_or("?", |shared| if shared { "shared" } else { "private" });
+    let pid = of.process.identity.pid;
     let tiers = format!("{}→{}", label(f.tier_wanted), label(f.tier));
     Some(Row {
-        id: format!("{}/{number}", process.identity.pid),
+        id: of.id.to_string(),
         cells: vec![
-            Cell::number(process.identity.pid.to_string(), process.identity.pid.into()).styled(theme::STRONG),
+            Cell::number(of.shared.map_or(pid.to_string(), |shared| format!("× {}", shared.count().0)), pid.into())
+                .styled(theme::STRONG),
             Cell::text(arena.name.clone()),
-            Cell::text(kind),
+            Cell::text(arena::kind(f)),
             Cell::text(tiers).styled(tier(f).1),
             figure(f.committed),
             Cell::number(format!("{} {:>4}", bar(7, share), percent(f.committed, f.reserved)), share)

@@ -11,7 +11,7 @@ use crate::app::{App, View};
 use crate::filter::Filter;
 use crate::model::scope::LockSum;
 use crate::model::timeline::Basis;
-use crate::model::{Histogram, HoldWait, Snapshot};
+use crate::model::{ArenaId, Histogram, HoldWait, Snapshot};
 use crate::unit::{age, class_size, count, ns, rate};
 
 const COLUMNS: &[Column] = &[
@@ -158,19 +158,19 @@ fn row(
             Cell::maybe(count(stalls), Some(stalls as f64)),
             Cell::number(ns(shown.wait.sum_ns), shown.wait.sum_ns as f64),
             Cell::number(ns(shown.hold.sum_ns), shown.hold.sum_ns as f64),
-            Cell::text(whose(&sum.total.hold, sum.hold_pid, latest)),
+            Cell::text(whose(&sum.total.hold, sum.hold_of, latest)),
         ],
     }
 }
 
 /// When the longest was, and whose: `held 2 s ago by 4250 "io-2"`.
-fn whose(histogram: &Histogram, pid: u32, latest: &Snapshot) -> String {
+fn whose(histogram: &Histogram, of: Option<ArenaId>, latest: &Snapshot) -> String {
     if histogram.max_at_ns == 0 {
         return String::new();
     }
     let ago = age(Duration::from_nanos(latest.at.saturating_sub(histogram.max_at_ns)));
     let tid = histogram.max_tid;
-    let thread = latest.processes.get(&pid).map_or_else(|| tid.to_string(), |process| process.thread(tid));
+    let thread = of.and_then(|of| latest.arena(of)).map_or_else(|| tid.to_string(), |of| of.thread(latest, tid));
     format!("{ago} ago by {thread}")
 }
 
@@ -185,12 +185,12 @@ fn worst(pane: &mut Pane<'_>, app: &App) {
     );
     let Some(latest) = app.timeline().latest() else { return };
     let locks = app.scope.locks(latest, None);
-    type Side = fn(&LockSum) -> (&Histogram, u32);
-    let hold: Side = |sum| (&sum.total.hold, sum.hold_pid);
-    let wait: Side = |sum| (&sum.total.wait, sum.wait_pid);
+    type Side = fn(&LockSum) -> (&Histogram, Option<ArenaId>);
+    let hold: Side = |sum| (&sum.total.hold, sum.hold_of);
+    let wait: Side = |sum| (&sum.total.wait, sum.wait_of);
     for (y, name, side) in [(1, "hold", hold), (2, "wait", wait)] {
         let Some(((lock, reason), sum)) = locks.iter().max_by_key(|(_, sum)| side(sum).0.max_ns) else { continue };
-        let (histogram, pid) = side(sum);
+        let (histogram, of) = side(sum);
         if histogram.max_ns == 0 {
             continue;
         }
@@ -202,7 +202,7 @@ fn worst(pane: &mut Pane<'_>, app: &App) {
                 (" ", theme::PLAIN),
                 (&ns(histogram.max_ns), theme::STRONG),
                 (&format!("  {lock}, {}, ", reason.label()), theme::PLAIN),
-                (&whose(histogram, pid, latest), theme::DIM),
+                (&whose(histogram, of, latest), theme::DIM),
             ],
         );
     }
@@ -222,14 +222,14 @@ fn histograms(pane: &mut Pane<'_>, app: &App, selected: Option<&str>) {
     let title = format!("{}, {} ", lock.to_string().to_uppercase(), reason.label().to_uppercase());
     pane.heading(1, 0, width.saturating_sub(2), &title, "since the process started");
     let half = width.saturating_sub(2) / 2;
-    side(&mut pane.part(1, 1, half.saturating_sub(1), DETAIL - 1), "waited", &sum.total.wait, sum.wait_pid, latest);
-    side(&mut pane.part(1 + half, 1, half, DETAIL - 1), "held", &sum.total.hold, sum.hold_pid, latest);
+    side(&mut pane.part(1, 1, half.saturating_sub(1), DETAIL - 1), "waited", &sum.total.wait, sum.wait_of, latest);
+    side(&mut pane.part(1 + half, 1, half, DETAIL - 1), "held", &sum.total.hold, sum.hold_of, latest);
 }
 
-fn side(pane: &mut Pane<'_>, name: &str, histogram: &Histogram, pid: u32, latest: &Snapshot) {
+fn side(pane: &mut Pane<'_>, name: &str, histogram: &Histogram, of: Option<ArenaId>, latest: &Snapshot) {
     let width = pane.width();
     pane.put(0, 0, &format!("{name} {} ×, longest {}", count(histogram.count), ns(histogram.max_ns)), theme::PLAIN);
-    pane.put(0, 1, &whose(histogram, pid, latest), theme::DIM);
+    pane.put(0, 1, &whose(histogram, of, latest), theme::DIM);
     let rows = usize::from(pane.height()).saturating_sub(2);
     let used: Vec<usize> = (0..histogram.buckets.len()).filter(|i| histogram.buckets[*i] > 0).collect();
     let (Some(first), Some(last)) = (used.first(), used.last()) else { return };

@@ -24,10 +24,10 @@ const WIDE: u16 = 130;
 pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App, now: u64) {
     let (width, height) = (pane.width(), pane.height());
     let title = match app.map_arena() {
-        Some((process, _, arena)) => format!("MAP OF {} OF {} ", arena.name, process.identity.pid),
+        Some(of) => format!("MAP OF {} OF {} ", of.arena.name, of.whose()),
         None => "MAP ".into(),
     };
-    let current = app.map_arena().map(|(process, number, _)| (process.identity.pid, number));
+    let current = app.map_arena().map(|of| of.id);
     let map = app.map.map.clone().filter(|_| app.map.of.is_some() && app.map.of == current);
     let Some(map) = map else {
         pane.heading(1, 0, width.saturating_sub(2), &title, "");

@@ -23,6 +23,7 @@ mod events;
 mod help;
 pub mod locks;
 pub mod map;
+mod members;
 mod page;
 pub mod paint;
 mod processes;

@@ -1,5 +1,7 @@
-//! Processes: one line each, with the sources of its figures.
+//! Processes: one line each, with the sources of its figures. Those that share an arena have a table of their own
+//! (`members.rs`).
 
+use super::members;
 use super::paint::{Pane, spark};
 use super::table::{self, Cell, Column, Row};
 use super::theme;
@@ -27,11 +29,13 @@ const COLUMNS: &[Column] = &[
 
 /// Draws the view.
 pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
+    let sharing = app.timeline().latest().is_some_and(|latest| !latest.shared.is_empty());
+    let (columns, all) = if sharing { (members::COLUMNS, members::rows(app)) } else { (COLUMNS, rows(app)) };
     let filter = app.filter(View::Processes);
     let mut state = app.tables[View::Processes as usize].clone();
-    let rows = table::prepare(COLUMNS, rows(app), &state, &filter);
+    let rows = table::prepare(columns, all, &state, &filter);
     let (width, height) = (pane.width(), pane.height());
-    table::draw(&mut pane.part(0, 0, width, height), COLUMNS, &rows, &mut state, "no process passes the filter");
+    table::draw(&mut pane.part(0, 0, width, height), columns, &rows, &mut state, "no process passes the filter");
     if usize::from(height) > rows.len() + 3 {
         pane.put(1, height - 1, "⏎ shows the selected process alone, p the next one, Esc all together", theme::DIM);
     }
@@ -49,7 +53,7 @@ fn rows(app: &App) -> Vec<Row> {
         .map(|process| {
             let identity = &process.identity;
             let scope = Scope::One(identity.pid);
-            let sum = Sum::over([process]);
+            let sum = Sum::own(process);
             let classes = scope.classes(latest, base);
             let counted: Vec<Counters> = classes
                 .values()

@@ -21,7 +21,7 @@ pub(super) fn draw(pane: &mut Pane<'_>, app: &mut App) {
     let (width, height) = (pane.width(), pane.height());
     let wide = width >= WIDE && height >= 30;
     let Some(latest) = app.timeline().latest() else { return };
-    let sum = Sum::over(app.scope.processes(latest));
+    let sum = Sum::of(latest, app.scope);
     addition(&mut pane.part(0, 0, ADDITION.min(width), height), &sum);
     if width > ADDITION + 20 {
         let columns = if wide { 34 } else { width - ADDITION - 2 };
@@ -48,6 +48,7 @@ fn addition(pane: &mut Pane<'_>, sum: &Sum) {
     pane.heading(1, 0, width.saturating_sub(1), "WHERE THE MEMORY IS", "of RSS");
     let difference = sum.difference();
     let (sign, name) = if difference < 0 { ("-", "not touched yet") } else { ("+", "stacks, other maps") };
+    let kernel = if sum.once { "RSS, shared once" } else { "RSS + hugetlb" };
     let rows: [(&str, &str, u64, Style); 10] = [
         (" ", "live cells", sum.live_cells, theme::LIVE),
         ("+", "live large objects", sum.large, theme::LIVE),
@@ -58,7 +59,7 @@ fn addition(pane: &mut Pane<'_>, sum: &Sum) {
         ("=", "hg", sum.hg(), theme::STRONG),
         ("+", "files and shared", sum.files, theme::OTHER),
         (sign, name, difference.unsigned_abs(), theme::OTHER),
-        ("=", "RSS + hugetlb", sum.kernel, theme::STRONG),
+        ("=", kernel, sum.kernel, theme::STRONG),
     ];
     for (y, (sign, name, part, style)) in (1..).zip(rows) {
         let total = sign == "=";
@@ -201,7 +202,7 @@ fn composition(pane: &mut Pane<'_>, sum: &Sum) {
 
 /// One line each for tier, growth, health.
 fn facts(pane: &mut Pane<'_>, app: &App, latest: &Snapshot, sum: &Sum) {
-    let arenas = || app.scope.processes(latest).flat_map(|process| process.arenas.values());
+    let arenas = || app.scope.arenas(latest).map(|of| of.arena);
     let figures = || arenas().filter_map(|arena| arena.figures.as_ref());
     let total = |of: fn(&crate::model::Figures) -> u64| figures().map(of).fold(0, u64::saturating_add);
     if let Some(first) = figures().next() {

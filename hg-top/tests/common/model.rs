@@ -8,11 +8,12 @@ use hg_probes::words::{Cause, LockId, Reason, StallKind, Tier, TierReason, Verdi
 use hg_probes::{ProbeId, maps};
 use hg_top::app::App;
 use hg_top::cli::Cli;
-use hg_top::event::Event;
+use hg_top::event::{Event, Who};
 use hg_top::model::map::{Cells, Detail, Holds, Large, Page, PageMap, Slices};
+use hg_top::model::shared::{Counts, Stall};
 use hg_top::model::{
-    Arena, Class, Counters, Decision, EbpfState, Figures, Histogram, HoldWait, Identity, KernelMemory, Lock, Policy,
-    Process, Snapshot,
+    Arena, ArenaId, Class, Counters, Decision, EbpfState, Figures, Histogram, HoldWait, Identity, KernelMemory, Lock,
+    Member, Part, Policy, Process, Shared, Snapshot,
 };
 
 /// A second on the clock of the targets.
@@ -219,22 +220,21 @@ pub(crate) fn page_detail() -> Detail {
 fn process(pid: u32, comm: &str, role: &str, sample: u64) -> Process {
     let arena = arena(sample);
     let rss = arena.figures.as_ref().map_or(0, |f| f.spans + f.large + f.free_dirty + f.metadata) + (33 << 20);
+    let identity = Identity {
+        start_ticks: 77,
+        exe: format!("/usr/bin/{comm}"),
+        comm: comm.into(),
+        role: role.into(),
+        started: time(0) - Duration::from_secs(11_520),
+        ..Identity::unknown(pid)
+    };
     Process {
-        identity: Identity {
-            pid,
-            start_ticks: 77,
-            exe: format!("/usr/bin/{comm}"),
-            comm: comm.into(),
-            role: role.into(),
-            started: time(0) - Duration::from_secs(11_520),
-        },
         read_at: NOW - (12 - sample) * SECOND - SECOND / 5,
-        memory: Some(KernelMemory { rss, hugetlb: 0, rss_file: 9 << 20, rss_shmem: 0, threads: 5 }),
+        memory: Some(KernelMemory { rss, rss_file: 9 << 20, threads: 5, ..KernelMemory::default() }),
         arenas: BTreeMap::from([(1, arena)]),
         threads: BTreeMap::from([(4250, "io-2".into())]),
         traced: true,
-        page_error: None,
-        exited: None,
+        ..Process::new(identity)
     }
 }
 
@@ -257,7 +257,7 @@ pub(crate) fn server(arguments: &[&str]) -> App {
             time: time(sample),
             processes: processes.into_iter().map(|process| (process.identity.pid, process)).collect(),
             ebpf: EbpfState::On { attached: 18, found: 18 },
-            lost: [0; 5],
+            ..Snapshot::empty()
         };
         app.sample(Arc::new(snapshot), Vec::new(), Vec::new());
     }
@@ -283,7 +283,7 @@ pub(crate) fn server(arguments: &[&str]) -> App {
         ),
     ]);
     app.now = time(12);
-    app.map.of = Some((4242, 1));
+    app.map.of = Some(ArenaId::Private(4242, 1));
     app.map.map = Some(Arc::new(page_map()));
     app.map.detail = Some(page_detail());
     app.map.cursor = 53;
@@ -310,5 +310,94 @@ pub(crate) fn troubled(arguments: &[&str]) -> App {
         let at = NOW - ago * SECOND;
         app.sample(Arc::new(Snapshot { at, ..snapshot.clone() }), Vec::new(), Vec::new());
     }
+    app
+}
+
+/// A pre-forked server: its processes share an arena, each has one of its own; one was killed, one is not watched, one was
+/// stopped while it had the grid lock.
+pub(crate) fn prefork(arguments: &[&str]) -> App {
+    const ROLES: [&str; 5] = ["attendant", "udp receiver child=0 sock=127.0.0.1:5060", "", "timer", "tcp main process"];
+    let mut app = app(arguments);
+    let pids = 27_720..27_725;
+    for sample in 0..=12 {
+        let mut processes: BTreeMap<u32, Process> = BTreeMap::new();
+        for pid in pids.clone() {
+            let mut process = process(pid, "kamailio", "kamailio -f /etc/kamailio/kamailio.cfg", sample);
+            let own = process.arenas.get_mut(&1).expect("its own");
+            own.name = "pkg".into();
+            own.classes.retain(|size, _| *size <= 64);
+            if let Some(figures) = &mut own.figures {
+                (figures.spans, figures.committed, figures.reserved) = (1 << 20, 8 << 20, 8 << 20);
+                (figures.committed_peak, figures.used_peak) = (8 << 20, 4 << 20);
+                (figures.pin_wanted, figures.tier_wanted) = (false, figures.tier);
+                (figures.large, figures.metadata, figures.free_dirty, figures.free_clean) = (0, 1 << 18, 0, 6 << 20);
+            }
+            process.shared = [77].into();
+            let part = Part { resident: 180 << 20, file: 2 << 20, hugetlb_own: 0, hugetlb_shared: 0 };
+            process.memory = process.memory.map(|memory| KernelMemory { part: Some(part), ..memory });
+            processes.insert(pid, process);
+        }
+        let member = |place: usize, pid: u32| Member {
+            inner_pid: pid,
+            start_ticks: 77,
+            pid: Some(pid),
+            watched: true,
+            role: ROLES[place].into(),
+            counts: Counts {
+                refills: 1_000 + sample * 130 * place as u64,
+                flushes: 900 + sample * 120 * place as u64,
+                large_allocs: 3,
+                stalls: u64::from(place == 3),
+                repairs: u64::from(place == 1),
+                recovered: u64::from(place == 1) * 2,
+                ..Counts::default()
+            },
+            stall: (place == 3).then_some(Stall { ns: 4_200_000, at: NOW - 2 * SECOND, lock: LockId::GRID }),
+            cpus: place as u32 % 2,
+            ..Member::default()
+        };
+        let mut members: Vec<Member> = pids.clone().enumerate().map(|(place, pid)| member(place, pid)).collect();
+        let other =
+            Member { start_ticks: 99, watched: false, role: "udp receiver child=1".into(), ..member(2, 27_731) };
+        members.push(Member { pid: None, gone: true, ..other.clone() });
+        members.push(Member { inner_pid: 27_750, pid: Some(27_750), role: "added by hand".into(), ..other });
+        let mut arena = arena(sample);
+        arena.name = "shm".into();
+        if let Some(figures) = &mut arena.figures {
+            (figures.shared, figures.creator) = (Some(true), 27_720);
+            (figures.pin_wanted, figures.tier_wanted) = (false, figures.tier);
+            (figures.owner_deaths, figures.recovered, figures.stranded) = (1, 2, 4096);
+        }
+        let shared = Shared {
+            number: 2,
+            arena,
+            members: Some(members),
+            reader: 27_720,
+            read_at: NOW,
+            processes: pids.clone().collect(),
+            owner: 27_720,
+        };
+        let snapshot = Snapshot {
+            at: NOW - (12 - sample) * SECOND,
+            time: time(sample),
+            processes,
+            shared: BTreeMap::from([(77, shared)]),
+            ebpf: EbpfState::On { attached: 18, found: 18 },
+            ..Snapshot::empty()
+        };
+        app.sample(Arc::new(snapshot), Vec::new(), Vec::new());
+    }
+    let event = |probe: ProbeId, tid, args, ago: u64, other: Who| {
+        let raw = maps::Event { ns: NOW - ago * SECOND, probe: probe as u32, tgid: tid, tid, stack: -1, args };
+        let event = Event::decode(&raw, time(12) - Duration::from_secs(ago), Vec::new()).expect("a known probe");
+        Event { role: Some(ROLES[1].into()), owner: Some(27_720), other: Some(other), ..event }
+    };
+    let dead = Who { pid: 27_731, role: Some("udp receiver child=1".into()), ..Who::unknown(27_731, "dead") };
+    let holder = Who { pid: 27_723, role: Some("timer".into()), ..Who::unknown(27_723, "stopped") };
+    app.events(vec![
+        event(ProbeId::OwnerDead, 27_721, [2, 64, 27_731, 2, 0, 0], 30, dead),
+        event(ProbeId::LockStall, 27_721, [2, 0, Reason::Grow as u64, 1_200_000, 1, 27_723], 1, holder),
+    ]);
+    app.now = time(12);
     app
 }

@@ -11,18 +11,20 @@ use serde::Serialize;
 
 mod elastic;
 mod map;
+mod shared;
 
 pub use elastic::Advice;
 use elastic::Elastic;
 use map::Map;
+use shared::{Application, SharedArena};
 
 use crate::advise::Host;
 use crate::alert::{Alert, Alerts};
 use crate::collect::map::Maps;
 use crate::event::{Event, Value};
 use crate::model;
-use crate::model::EbpfState;
-use crate::model::scope::same_process;
+use crate::model::scope::same_arena;
+use crate::model::{ArenaId, ArenaRef, EbpfState};
 
 /// Version of the document.
 pub const VERSION: u32 = 1;
@@ -33,7 +35,9 @@ pub struct Document {
     version: u32,
     time: f64,
     sources: Sources,
+    applications: Vec<Application>,
     processes: Vec<Process>,
+    shared_arenas: Vec<SharedArena>,
     events: Vec<EventEntry>,
     alerts: Vec<AlertEntry>,
     lost_events: u64,
@@ -62,14 +66,17 @@ struct Process {
     exe: String,
     comm: String,
     role: String,
+    said_role: Option<String>,
     start_time: f64,
     exited: Option<f64>,
     sources: Vec<&'static str>,
     page_error: Option<String>,
     rss_bytes: Option<u64>,
     hugetlb_bytes: Option<u64>,
+    pss_bytes: Option<u64>,
     threads: Option<u64>,
     arenas: Vec<Arena>,
+    shared_arenas: Vec<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,6 +103,10 @@ struct Arena {
     grow_blocked: Option<bool>,
     corruptions: BTreeMap<String, u64>,
     allocs_failed: BTreeMap<String, u64>,
+    inherited: Option<bool>,
+    owner_deaths: Option<u64>,
+    recovered: Option<u64>,
+    stranded_bytes: Option<u64>,
     #[serde(flatten)]
     elastic: Elastic,
     torn_blocks: u32,
@@ -167,10 +178,22 @@ struct EventEntry {
     probe: &'static str,
     pid: u32,
     tid: u32,
+    role: Option<String>,
+    other: Option<Other>,
     stack_id: Option<u32>,
     stack: Vec<String>,
     #[serde(flatten)]
     args: BTreeMap<&'static str, Argument>,
+}
+
+/// The other thread that an event tells of.
+#[derive(Debug, Serialize)]
+struct Other {
+    pid: Option<u32>,
+    tid: u32,
+    comm: String,
+    state: &'static str,
+    role: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -185,6 +208,7 @@ enum Argument {
 struct AlertEntry {
     alert: &'static str,
     pid: u32,
+    role: Option<String>,
     subject: String,
     since: f64,
     last: f64,
@@ -212,7 +236,7 @@ pub struct Beside<'a> {
 
 /// The document of a snapshot.
 pub fn document(snapshot: &model::Snapshot, beside: Beside<'_>) -> Document {
-    let read = snapshot.processes.values().any(|process| process.arenas.values().any(|arena| arena.figures.is_some()));
+    let read = snapshot.arenas().any(|of| of.arena.figures.is_some());
     let page_error = snapshot.processes.values().find_map(|process| process.page_error.clone());
     Document {
         version: VERSION,
@@ -228,7 +252,9 @@ pub fn document(snapshot: &model::Snapshot, beside: Beside<'_>) -> Document {
                 }
             },
         },
+        applications: shared::applications(snapshot),
         processes: snapshot.processes.values().map(|of| process(of, snapshot, beside)).collect(),
+        shared_arenas: snapshot.arenas().filter_map(|of| SharedArena::of(&of, snapshot, beside)).collect(),
         events: beside.events.iter().map(event).collect(),
         alerts: beside.alerts.all().into_iter().map(alert).collect(),
         lost_events: snapshot.lost_events(),
@@ -236,31 +262,35 @@ pub fn document(snapshot: &model::Snapshot, beside: Beside<'_>) -> Document {
 }
 
 fn process(process: &model::Process, snapshot: &model::Snapshot, beside: Beside<'_>) -> Process {
-    let before = beside.before.and_then(|before| same_process(before, process));
-    let arena = |(number, of): (&u32, &model::Arena)| Arena {
-        elastic: Elastic::of(
-            of,
-            before.and_then(|before| before.arenas.get(number)?.figures.as_ref()),
-            snapshot,
-            beside.host,
-        ),
-        map: beside.maps.and_then(|maps| maps.get(&(process.identity.pid, *number))).map(Map::of),
-        ..arena(*number, of)
-    };
+    let ids = process.arenas.keys().map(|number| ArenaId::Private(process.identity.pid, *number));
+    let arenas = ids.filter_map(|id| snapshot.arena(id)).map(|of| whole(&of, snapshot, beside));
     let identity = &process.identity;
     Process {
         pid: identity.pid,
         exe: identity.exe.clone(),
         comm: identity.comm.clone(),
         role: identity.role.clone(),
+        said_role: snapshot.said_role(identity.pid).map(str::to_owned),
         start_time: seconds(identity.started),
         exited: process.exited.map(seconds),
         sources: process.sources(),
         page_error: process.page_error.clone(),
         rss_bytes: process.memory.map(|memory| memory.rss),
         hugetlb_bytes: process.memory.map(|memory| memory.hugetlb),
+        pss_bytes: process.memory.and_then(|memory| memory.part).map(|part| part.resident),
         threads: process.memory.map(|memory| memory.threads),
-        arenas: process.arenas.iter().map(arena).collect(),
+        arenas: arenas.collect(),
+        shared_arenas: process.shared.iter().copied().collect(),
+    }
+}
+
+/// An arena with all that is known beside its figures.
+fn whole(of: &ArenaRef<'_>, snapshot: &model::Snapshot, beside: Beside<'_>) -> Arena {
+    let before = beside.before.and_then(|before| same_arena(before, of)?.figures.as_ref());
+    Arena {
+        elastic: Elastic::of(of.arena, before, snapshot, beside.host),
+        map: beside.maps.and_then(|maps| maps.get(&of.id)).map(Map::of),
+        ..arena(of.number, of.arena)
     }
 }
 
@@ -298,6 +328,10 @@ fn arena(number: u32, arena: &model::Arena) -> Arena {
         allocs_failed: named(figures.map(|f| &f.allocs_failed), |number| {
             hg_probes::words::Cause::from_u64(number).map(|cause| cause.label())
         }),
+        inherited: figures.map(|f| f.inherited),
+        owner_deaths: bytes(|f| f.owner_deaths),
+        recovered: bytes(|f| f.recovered),
+        stranded_bytes: bytes(|f| f.stranded),
         elastic: Elastic::default(),
         torn_blocks: arena.torn,
         map: None,
@@ -370,6 +404,14 @@ fn event(event: &Event) -> EventEntry {
         probe: event.probe.name,
         pid: event.pid,
         tid: event.tid,
+        role: event.role.clone(),
+        other: event.other.as_ref().map(|who| Other {
+            pid: Some(who.pid).filter(|pid| *pid != 0),
+            tid: who.tid,
+            comm: who.comm.clone(),
+            state: who.state,
+            role: who.role.clone(),
+        }),
         stack_id: event.stack_id,
         stack: event.stack.clone(),
         args: event.args().map(|(name, value)| (name, argument(value))).collect(),
@@ -380,6 +422,7 @@ fn alert(alert: &Alert) -> AlertEntry {
     AlertEntry {
         alert: alert.kind.label(),
         pid: alert.pid,
+        role: alert.role.clone(),
         subject: alert.subject.clone(),
         since: seconds(alert.since),
         last: seconds(alert.last),

@@ -20,21 +20,29 @@ use crate::model::{Arena, Class, Counters, Decision, Figures, Histogram, HoldWai
 /// Front caches of one arena that are read: twice the CPUs of the largest machines.
 const MAX_FRONTS: u32 = 8192;
 
-/// Number of an arena in its process, and what its page says. Torn blocks keep what `last` knew of them.
-pub fn arena(copy: &PageCopy, region: Region, pid: u32, last: Option<&BTreeMap<u32, Arena>>) -> (u32, Arena) {
+/// Number of an arena in the process that made it.
+pub fn number(copy: &PageCopy) -> u32 {
+    copy.header_block().u32(offset_of!(Header, arena))
+}
+
+/// Whether the page says that several processes share the arena.
+pub fn is_shared(copy: &PageCopy) -> bool {
+    copy.header_block().u32(offset_of!(Header, kind)) == kind::SHARED
+}
+
+/// What the page of an arena says. Torn blocks keep what `last` knew of them.
+pub fn arena(copy: &PageCopy, region: Region, pid: u32, last: Option<&Arena>) -> Arena {
     let header = copy.header_block();
-    let number = header.u32(offset_of!(Header, arena));
-    let last = last.and_then(|arenas| arenas.get(&number));
     let figures = match (copy.header_torn(), last) {
         (true, last) => last.and_then(|last| last.figures.clone()),
         (false, _) => Some(Figures { records: records(copy, region), ..figures(header) }),
     };
     let policy = copy.policy().map(policy).or_else(|| last.and_then(|last| last.policy.clone()));
-    let fronts = front_cells(copy, pid);
+    let fronts = front_cells(copy, pid, region.shared);
     let classes = copy.classes().filter_map(|(index, block)| class(index, block, copy, &fronts, last)).collect();
     let locks = copy.locks().filter_map(|(reason, index, block)| lock(reason, index, block, copy, last)).collect();
-    let name = name(header).unwrap_or_else(|| format!("arena {number}"));
-    (number, Arena { name, figures, policy, classes, locks, torn: copy.torn() })
+    let name = name(header).unwrap_or_else(|| format!("arena {}", number(copy)));
+    Arena { name, figures, policy, classes, locks, torn: copy.torn() }
 }
 
 fn name(header: Block<'_>) -> Option<String> {
@@ -95,6 +103,11 @@ fn figures(header: Block<'_>) -> Figures {
         blocked_since: word(offset_of!(Header, blocked_since_ns)),
         maintenance_tid: header.u32(offset_of!(Header, maintenance_tid)),
         decay_ms: word(offset_of!(Header, decay_ms)),
+        owner_deaths: word(offset_of!(Header, owner_deaths)),
+        recovered: word(offset_of!(Header, recovered)),
+        stranded: word(offset_of!(Header, stranded_bytes)),
+        inherited: features & feature::INHERITED != 0,
+        creator: header.u32(offset_of!(Header, pid)),
         records: Records::default(),
     }
 }
@@ -151,10 +164,10 @@ fn decision(block: Block<'_>, start: usize) -> Decision {
 }
 
 /// Cells in the front caches, by index of the class. Classes whose heads could not all be read are left out. Heads on pages that
-/// the process does not have are of caches never used: empty.
-fn front_cells(copy: &PageCopy, pid: u32) -> BTreeMap<usize, u64> {
+/// the process does not have are of caches never used: empty; unless others may have them.
+fn front_cells(copy: &PageCopy, pid: u32, shared: bool) -> BTreeMap<usize, u64> {
     let memory = Memory::of(pid);
-    let mut pagemap = Pagemap::open(pid);
+    let mut pagemap = Pagemap::open(pid).filter(|_| !shared);
     let mut there = |piece: &Piece| {
         let last = piece.address.saturating_add(piece.len as u64 - 1);
         pagemap.as_mut().is_none_or(|pagemap| pagemap.has(piece.address) && pagemap.has(last))

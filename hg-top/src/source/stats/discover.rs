@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use hg_probes::page::StatsPage;
 
+use crate::model::FileNumber;
+
 /// Arenas of one process that are looked at; a target with more has something in mind.
 pub const MAX_ARENAS: usize = 64;
 
@@ -23,6 +25,8 @@ pub struct Region {
     pub len: u64,
     /// Whether other processes write it too.
     pub shared: bool,
+    /// The inode of its file.
+    pub file: FileNumber,
 }
 
 /// The stats pages of a process, in the order of their addresses. None means: it does not run on hg.
@@ -69,6 +73,7 @@ fn region(line: &[u8], memfd_device: &str) -> Option<Region> {
     let permissions = fields.next()?;
     let offset = fields.next()?;
     let device = fields.next()?;
+    let file = fields.next()?.parse().ok()?;
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = u64::from_str_radix(end, 16).ok()?;
     let len = end.checked_sub(start)?;
@@ -77,6 +82,7 @@ fn region(line: &[u8], memfd_device: &str) -> Option<Region> {
         start,
         len,
         shared: permissions.ends_with('s'),
+        file,
     })
 }
 
@@ -114,8 +120,8 @@ zzzz-7f0000c00000 rw-p 00000000 00:01 2055                       /memfd:hg.stats
         assert_eq!(
             found,
             [
-                Region { start: 0x7f00_0000_0000, len: 0x10_0000, shared: false },
-                Region { start: 0x7f00_0020_0000, len: 0x10_0000, shared: true },
+                Region { start: 0x7f00_0000_0000, len: 0x10_0000, shared: false, file: 2049 },
+                Region { start: 0x7f00_0020_0000, len: 0x10_0000, shared: true, file: 2050 },
             ]
         );
     }

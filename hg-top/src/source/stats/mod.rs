@@ -7,17 +7,19 @@
 //! | [`memory`], [`pagemap`] | reading another process's memory, and which pages it has |
 //! | [`copy`] | a copy of a page in which every block is whole |
 //! | [`decode`] | from the copy to the model |
+//! | [`directory`] | the processes that share an arena |
 //! | [`map`], [`keeps`] | the pages of an arena's grid, and what keeps one of them |
 //!
 //! The target is hostile: every length, count and address is checked before use, every string is escaped. A read may take as
 //! long as it pleases: whoever calls this does so in a thread that can be left behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
 pub mod copy;
 pub mod decode;
+pub mod directory;
 pub mod discover;
 pub mod keeps;
 pub mod map;
@@ -28,13 +30,25 @@ use copy::{PageCopy, PageError, denied_or_gone};
 use discover::Region;
 use memory::Memory;
 
-use crate::model::Arena;
+use crate::model::{Arena, FileNumber, Shared};
+use crate::process::monotonic_ns;
 
 /// How long the list of a process's pages is believed; finding new ones means reading its whole memory map.
 const REDISCOVER: Duration = Duration::from_secs(5);
 
 /// How long a page may stay unwritten after it was mapped.
 const START: Duration = Duration::from_millis(500);
+
+/// The arenas of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Those that are its alone, by their number in the process.
+    pub private: BTreeMap<u32, Arena>,
+    /// Those that it shares and that were read through it.
+    pub shared: BTreeMap<FileNumber, Shared>,
+    /// All that it shares.
+    pub maps: BTreeSet<FileNumber>,
+}
 
 /// The stats pages of one process.
 pub struct StatsSource {
@@ -64,16 +78,17 @@ impl StatsSource {
         }
     }
 
-    /// Reads all pages. Blocks that keep changing come from `last`, marked as torn. An error if no page can be read.
-    pub fn read(&mut self, last: Option<&BTreeMap<u32, Arena>>) -> Result<BTreeMap<u32, Arena>, PageError> {
+    /// Reads all pages but those in `left_out`, which are read through other processes. Blocks that keep changing come from
+    /// `last`, marked as torn. An error if there are pages to be read and none of them can be.
+    pub fn read(&mut self, last: &Found, left_out: &BTreeSet<FileNumber>) -> Result<Found, PageError> {
         if self.discovered.elapsed() > REDISCOVER {
             self.rediscover()?;
         }
-        match self.read_known(last) {
+        match self.read_known(last, left_out) {
             // An exec, or an arena that went away: look again before giving up.
             Err(PageError::Damaged { .. }) => {
                 self.rediscover()?;
-                self.read_known(last)
+                self.read_known(last, left_out)
             }
             result => result,
         }
@@ -85,21 +100,45 @@ impl StatsSource {
         Ok(())
     }
 
-    fn read_known(&self, last: Option<&BTreeMap<u32, Arena>>) -> Result<BTreeMap<u32, Arena>, PageError> {
-        let mut arenas = BTreeMap::new();
+    fn read_known(&self, last: &Found, left_out: &BTreeSet<FileNumber>) -> Result<Found, PageError> {
+        let mut found = Found::default();
         let mut failure = None;
         for region in &self.regions {
-            match PageCopy::take(self.pid, *region) {
-                Ok(copy) => {
-                    let (number, arena) = decode::arena(&copy, *region, self.pid, last);
-                    arenas.entry(number).or_insert(arena);
+            let file = region.file;
+            if region.shared && left_out.contains(&file) {
+                found.maps.insert(file);
+                continue;
+            }
+            let copy = match PageCopy::take(self.pid, *region) {
+                Ok(copy) => copy,
+                Err(error) => {
+                    failure = Some(error);
+                    continue;
                 }
-                Err(error) => failure = Some(error),
+            };
+            if region.shared && decode::is_shared(&copy) {
+                found.maps.insert(file);
+                found.shared.insert(file, self.shared(&copy, *region, last.shared.get(&file)));
+            } else {
+                let number = decode::number(&copy);
+                let arena = decode::arena(&copy, *region, self.pid, last.private.get(&number));
+                found.private.entry(number).or_insert(arena);
             }
         }
         match failure {
-            Some(error) if arenas.is_empty() => Err(error),
-            _ => Ok(arenas),
+            Some(error) if found.private.is_empty() && found.maps.is_empty() => Err(error),
+            _ => Ok(found),
+        }
+    }
+
+    fn shared(&self, copy: &PageCopy, region: Region, last: Option<&Shared>) -> Shared {
+        Shared {
+            number: decode::number(copy),
+            arena: decode::arena(copy, region, self.pid, last.map(|last| &last.arena)),
+            members: directory::members(copy, self.pid),
+            reader: self.pid,
+            read_at: monotonic_ns(),
+            ..Shared::default()
         }
     }
 }
