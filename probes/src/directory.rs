@@ -92,6 +92,31 @@ pub struct ThreadRecord {
     pub in_flight: AtomicU64,
     /// Entries of cells between two caches.
     pub batch: [AtomicU64; BATCH],
+    /// Bytes that the thread may allocate until one of its allocations is a sample.
+    pub sample_left: AtomicU64,
+}
+
+/// Places for call sites.
+pub const SITES: usize = 1024;
+
+/// A call site of allocations, and what the sampled ones of it stand for. A place belongs to who put a nonzero `line_and_tag`
+/// there; the rest is written by anybody, with atomic additions.
+#[repr(C, align(64))]
+pub struct SiteRecord {
+    /// The line, above one bit that says the place is taken; 0 for a place that is nobody's. The last word that is written.
+    pub line_and_tag: AtomicU64,
+    /// Address of the file's name, a C string of the program that is never freed; 0 where the caller is not known.
+    pub file: AtomicU64,
+    /// As `file`, of the function's name.
+    pub function: AtomicU64,
+    /// Samples of it ever.
+    pub samples: AtomicU64,
+    /// Bytes that they stand for.
+    pub bytes: AtomicU64,
+    /// Samples that were freed.
+    pub freed_samples: AtomicU64,
+    /// Bytes that they stand for.
+    pub freed_bytes: AtomicU64,
 }
 
 impl ProcessRecord {

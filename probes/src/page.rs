@@ -181,8 +181,12 @@ pub struct Header {
     pub recovered: AtomicU64,
     /// Bytes of cells in front caches of CPUs that nobody here may use. Atomic, no lock.
     pub stranded_bytes: AtomicU64,
+    /// Records of call sites ([`SiteRecord`](crate::directory::SiteRecord)), first address; with [`feature::DIRECTORY`] only.
+    pub sites_address: AtomicU64,
+    /// Mean bytes between two samples of them.
+    pub sample_bytes: AtomicU64,
     /// Room for identity yet to come.
-    pub reserved_identity: [AtomicU64; 3],
+    pub reserved_identity: [AtomicU64; 1],
 
     /// Bytes of address space reserved for user memory: the cap.
     pub reserved_bytes: AtomicU64,

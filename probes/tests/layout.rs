@@ -80,6 +80,8 @@ fn layouts() -> String {
             owner_deaths,
             recovered,
             stranded_bytes,
+            sites_address,
+            sample_bytes,
             reserved_identity,
             reserved_bytes,
             committed_bytes,

@@ -58,6 +58,8 @@ pub(super) struct Core {
     /// Fewest free slices since then. No lock: approximate.
     pub(super) low_water: AtomicU32,
 
+    /// State of the draws between two samples. No lock.
+    pub(super) random: AtomicU64,
     /// Entries of cells that a signal handler could not put back. No lock: a place belongs to who put an entry there.
     pub(super) deferred: [AtomicU64; 64],
 

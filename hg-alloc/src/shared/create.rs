@@ -415,6 +415,8 @@ fn fill(arena: &Arena, options: &Options, config: &Config, area: rseq::Area) {
     header.slice_bytes.store(SLICE as u64, Relaxed);
     header.processes_address.store((arena.tables + arena.layout.processes) as u64, Relaxed);
     header.threads_address.store((arena.tables + arena.layout.threads) as u64, Relaxed);
+    header.sites_address.store((arena.tables + arena.layout.sites) as u64, Relaxed);
+    header.sample_bytes.store(config.sample_bytes as u64, Relaxed);
     header.reserved_bytes.store(arena.cap_bytes as u64, Relaxed);
     header.floor_bytes.store(u64::from(core.floor_pages.load(Relaxed)) * HUGE_PAGE as u64, Relaxed);
     header.ceiling_bytes.store(ceiling, Relaxed);

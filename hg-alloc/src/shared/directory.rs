@@ -54,6 +54,7 @@ impl Arena {
             word.store(0, Relaxed);
         }
         record.in_flight.store(0, Relaxed);
+        record.sample_left.store(0, Relaxed);
         record.used.store(USED, Release);
         thread::set_record(self.index, core::ptr::from_ref(record) as usize);
         Some(record)

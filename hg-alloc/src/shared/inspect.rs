@@ -6,7 +6,7 @@
 use super::Arena;
 use super::core::{Entry, Owner, TRANSFER};
 use super::layout::PAGE_SLICES;
-use crate::cell::{CACHED, CENTRAL, LIVE};
+use crate::cell::{CACHED, CENTRAL, LIVE, SAMPLED};
 use crate::size_class::{COUNT, SLICE, SLICE_SHIFT};
 use core::sync::atomic::Ordering::*;
 
@@ -122,7 +122,7 @@ impl Arena {
                                 recycled += u64::from(cell < carved);
                             }
                             CACHED => audit.cached += 1,
-                            LIVE => audit.live += 1,
+                            LIVE | SAMPLED => audit.live += 1,
                             _ => audit.wrong_counters += 1,
                         }
                     }

@@ -2,6 +2,7 @@
 
 use super::Arena;
 use super::core::{Entry, Owner};
+use super::sample::Site;
 use crate::arena::ATTEMPTS;
 use crate::size_class::{CLASSES, COUNT, MAX_SIZE, SLICE, SLICE_SHIFT, class_of};
 use crate::sys::{KeepErrno, clock};
@@ -112,7 +113,7 @@ impl Arena {
             align <= SLICE && cell >= size && cell.is_multiple_of(align)
         };
         match (0..COUNT).find(fits) {
-            Some(class) => self.malloc_cell(class, size),
+            Some(class) => self.malloc_cell(class, size, &Site::UNKNOWN),
             None => self.malloc_large(size, align.div_ceil(SLICE)),
         }
     }

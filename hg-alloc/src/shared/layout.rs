@@ -9,11 +9,12 @@
 
 use super::core::Core;
 use super::front::{BLOCK, ZERO_BLOCKS};
+use super::sample::{SAMPLES, Sample};
 use super::span::SpanLinks;
 use crate::size_class::SLICE;
 use crate::sys::memory::HUGE_PAGE;
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use hg_probes::directory::{PROCESSES, ProcessRecord, THREADS, ThreadRecord};
+use hg_probes::directory::{PROCESSES, ProcessRecord, SITES, SiteRecord, THREADS, ThreadRecord};
 
 /// Slices of a page.
 pub(super) const PAGE_SLICES: usize = HUGE_PAGE / SLICE;
@@ -47,6 +48,9 @@ pub(super) struct Layout {
     pub(super) coarse: usize,
     pub(super) processes: usize,
     pub(super) threads: usize,
+    /// Call sites, and the samples that are with the program.
+    pub(super) sites: usize,
+    pub(super) samples: usize,
     /// The first of the two blocks of zeros; block 0 lies behind them.
     pub(super) fronts: usize,
     /// All of it.
@@ -67,7 +71,9 @@ impl Layout {
         let coarse = states + slices * FINE_STATES;
         let processes = (coarse + slices * COARSE_STATES).next_multiple_of(4096);
         let threads = processes + PROCESSES * size_of::<ProcessRecord>();
-        let fronts = (threads + THREADS * size_of::<ThreadRecord>()).next_multiple_of(4096);
+        let sites = threads + THREADS * size_of::<ThreadRecord>();
+        let samples = sites + SITES * size_of::<SiteRecord>();
+        let fronts = (samples + SAMPLES * size_of::<Sample>()).next_multiple_of(4096);
         let bytes = (fronts + (ZERO_BLOCKS + cpus) * BLOCK).next_multiple_of(HUGE_PAGE);
         Layout {
             slices,
@@ -82,6 +88,8 @@ impl Layout {
             coarse,
             processes,
             threads,
+            sites,
+            samples,
             fronts,
             bytes,
         }
@@ -117,6 +125,8 @@ mod tests {
             layout.coarse,
             layout.processes,
             layout.threads,
+            layout.sites,
+            layout.samples,
             layout.fronts,
             layout.bytes,
         ];

@@ -12,6 +12,7 @@
 //! | `span.rs`, `grid.rs`, `grow.rs` | cells and spans under class locks, slices and pages under the grid's |
 //! | `lock.rs`, `journal.rs`, `mutex.rs` | critical sections that happen whole or not at all |
 //! | `directory.rs`, `recover.rs` | who uses the arena, and what becomes of what the dead had |
+//! | `sample.rs` | live bytes by call site |
 //! | `file.rs`, `named.rs` | arenas that unrelated processes open |
 //! | `create.rs`, `fork.rs`, `tick.rs`, `inspect.rs` | beginning, children, maintenance, and a look at everything |
 //!
@@ -36,6 +37,7 @@ mod mutex;
 mod named;
 mod paths;
 mod recover;
+mod sample;
 mod span;
 mod tick;
 
@@ -53,6 +55,7 @@ pub use file::{create_passed, open_descriptor};
 pub use inspect::{Audit, Cell};
 pub use named::{create_named, open_named, unlink_named};
 pub use recover::Recovered;
+pub use sample::Site;
 
 /// Arenas that a process can have a handle of.
 pub const ARENAS: usize = 16;

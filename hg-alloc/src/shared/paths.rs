@@ -7,8 +7,9 @@ use super::Arena;
 use super::core::{Entry, Owner, is_inside};
 use super::front;
 use super::recover::batch_len;
+use super::sample::Site;
 use crate::arena::ATTEMPTS;
-use crate::cell::{CACHED, LIVE};
+use crate::cell::{CACHED, LIVE, SAMPLED};
 use crate::safety::check;
 use crate::size_class::{CLASSES, SLICE, SLICE_SHIFT, divide};
 use crate::stats;
@@ -25,8 +26,14 @@ impl Arena {
     /// Allocates `size` bytes, at least one, at a multiple of the arena's alignment. Null with ENOMEM if there is no memory.
     #[inline]
     pub fn malloc(&self, size: usize) -> *mut u8 {
+        self.malloc_at(size, &Site::UNKNOWN)
+    }
+
+    /// As [`malloc`](Self::malloc), for a call site that is known: sampled bytes are counted there.
+    #[inline(always)]
+    pub fn malloc_at(&self, size: usize, site: &Site) -> *mut u8 {
         match self.class_of(size) {
-            Some(class) => self.malloc_cell(class, size),
+            Some(class) => self.malloc_cell(class, size, site),
             None => self.malloc_large(size, 1),
         }
     }
@@ -60,14 +67,29 @@ impl Arena {
                 record.in_flight.store(before, Release);
                 return;
             }
+            self.free_unusual(class, address, entry, record);
             record.in_flight.store(before, Release);
-            return self.refuse(CorruptionKind::DoubleFree, address as usize, class, state.load(Relaxed).into());
+            return;
         }
         self.free_other(address);
     }
 
+    /// Frees a cell that is not LIVE: a sample, or what is to be refused.
+    #[cold]
+    #[inline(never)]
+    fn free_unusual(&self, class: usize, address: *mut u8, entry: Entry, record: &ThreadRecord) {
+        let Some(state) = self.state(entry) else { return };
+        match state.compare_exchange(SAMPLED, CACHED, AcqRel, Relaxed) {
+            Ok(_) => {
+                self.end_sample(entry);
+                self.flush(class, entry, record);
+            }
+            Err(other) => self.refuse(CorruptionKind::DoubleFree, address as usize, class, other.into()),
+        }
+    }
+
     #[inline(always)]
-    pub(super) fn malloc_cell(&self, class: usize, size: usize) -> *mut u8 {
+    pub(super) fn malloc_cell(&self, class: usize, size: usize, site: &Site) -> *mut u8 {
         let Some(record) = self.record() else { return self.fail(size, Cause::Reentered) };
         let before = record.in_flight.load(Relaxed);
         // SAFETY: S13, a started arena's values and the calling thread's word.
@@ -75,6 +97,7 @@ impl Arena {
         if entry.0 != 0
             && let Some(address) = self.hand_out(entry)
         {
+            self.count_down(record, entry, size, site);
             record.in_flight.store(before, Release);
             return address;
         }
@@ -104,7 +127,7 @@ impl Arena {
     /// Whether the cell that begins so many bytes into user memory is with the program.
     pub(super) fn is_live(&self, class: usize, head: usize, offset: usize) -> bool {
         let state = self.live_entry(class, head, offset).and_then(|entry| self.state(entry));
-        state.is_some_and(|state| state.load(Relaxed) == LIVE)
+        state.is_some_and(|state| matches!(state.load(Relaxed), LIVE | SAMPLED))
     }
 
     #[cold]
@@ -273,7 +296,9 @@ impl Arena {
             && let Some(entry) = self.live_entry(class, head, offset)
             && let Some(state) = self.state(entry)
         {
-            if state.compare_exchange(LIVE, CACHED, AcqRel, Relaxed).is_err() {
+            if state.compare_exchange(LIVE, CACHED, AcqRel, Relaxed).is_err()
+                && state.compare_exchange(SAMPLED, CACHED, AcqRel, Relaxed).is_err()
+            {
                 return self.refuse(CorruptionKind::DoubleFree, address as usize, class, state.load(Relaxed).into());
             }
             return match self.lock_class(class, Reason::Flush) {
