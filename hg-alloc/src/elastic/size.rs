@@ -16,8 +16,13 @@ pub struct Size {
 }
 
 impl Size {
-    /// Reads a size such as `64m:8g`. An error names the first place that cannot be understood.
+    /// Reads a size such as `64m:8g` of a process's arena. An error names the first place that cannot be understood.
     pub fn parse(text: &str) -> Result<Size, Error> {
+        Size::parse_from(text, LEAST_CAP)
+    }
+
+    /// As [`parse`](Size::parse), of an arena whose cap may be as small as `least_cap` bytes.
+    pub fn parse_from(text: &str, least_cap: u64) -> Result<Size, Error> {
         let mut scanner = Scanner::new(text);
         let mut cap_place = scanner.place();
         let init_bytes = scanner.size()?;
@@ -30,7 +35,7 @@ impl Size {
         match () {
             () if !scanner.is_done() => Err(scanner.error(end, Reason::Colon)),
             () if cap_bytes < init_bytes => Err(scanner.error(cap_place, Reason::CapBelowInit)),
-            () if cap_bytes < LEAST_CAP => Err(scanner.error(cap_place, Reason::CapLimit)),
+            () if cap_bytes < least_cap => Err(scanner.error(cap_place, Reason::CapLimit)),
             () => Ok(Size { init_bytes, cap_bytes }),
         }
     }

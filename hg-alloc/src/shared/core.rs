@@ -58,6 +58,8 @@ pub(super) struct Core {
     /// Fewest free slices since then. No lock: approximate.
     pub(super) low_water: AtomicU32,
 
+    /// Until when growths pass the hugetlb pool by. No lock.
+    pub(super) pool_empty_until_ns: AtomicU64,
     /// State of the draws between two samples. No lock.
     pub(super) random: AtomicU64,
     /// Entries of cells that a signal handler could not put back. No lock: a place belongs to who put an entry there.

@@ -43,8 +43,11 @@ pub struct Options<'a> {
     pub cap_bytes: u64,
     /// When it grows ahead of demand and shrinks; see [`profile`](crate::profile).
     pub profile: Option<Profile>,
-    /// Whether huge pages are asked for.
+    /// Whether transparent huge pages are asked for. Memory is filled then when it is committed.
     pub huge: bool,
+    /// Whether pages of the hugetlb pool are taken first, as long as it has some. In shared arenas without memory of the caller;
+    /// the cap is then 16 GiB at most.
+    pub hugetlb: bool,
     /// Whether its memory is locked into RAM, as far as that is allowed.
     pub pin: bool,
     /// Whether cells are odd multiples of 8 bytes, so that hashes of their addresses spread. Blocks are then aligned to 8, else to
@@ -67,6 +70,7 @@ impl<'a> Options<'a> {
             cap_bytes,
             profile: None,
             huge: false,
+            hugetlb: false,
             pin: false,
             odd_strides: false,
             memory: None,
@@ -164,6 +168,9 @@ const ODD: u32 = 8;
 const GROWS_INHERITED: u32 = 16;
 const POPULATE: u32 = 32;
 const IN_FILE: u32 = 64;
+/// User memory has two windows, and the first one is of the hugetlb pool.
+const WINDOWS: u32 = 128;
+const POOL: u32 = 256;
 
 /// The handles of this process, of which the first [`TAKEN`] are in use.
 struct Handles([UnsafeCell<MaybeUninit<Arena>>; ARENAS]);
@@ -267,9 +274,10 @@ fn check(options: &Options) -> Result<usize, Error> {
         }
         None => options.cap_bytes,
     };
+    let greatest = if options.hugetlb { GREATEST_CAP / 2 } else { GREATEST_CAP };
     match options.memory {
         Some(_) if cap < LEAST_CAP => Err(Error::Memory),
-        _ if !(LEAST_CAP..=GREATEST_CAP).contains(&cap) => Err(Error::Cap),
+        _ if !(LEAST_CAP..=greatest).contains(&cap) => Err(Error::Cap),
         _ if options.init_bytes > cap.next_multiple_of(HUGE_PAGE as u64) => Err(Error::Init),
         _ => Ok((cap as usize).next_multiple_of(HUGE_PAGE)),
     }
@@ -284,9 +292,11 @@ fn start(
     let config = Config::read();
     let shared = options.kind == Kind::Shared;
     let area = rseq::choose_for(config.rseq, shared);
-    let layout = Layout::new(cap, env::possible_cpus());
+    let windows = options.hugetlb && shared && options.memory.is_none();
+    let space = if windows { 2 * cap } else { cap };
+    let layout = Layout::new(space, env::possible_cpus());
     // Tables first, then a guard of a page, so that no overrun of user memory gets to them from below or above.
-    let own_user = if options.memory.is_some() { 0 } else { HUGE_PAGE + cap };
+    let own_user = if options.memory.is_some() { 0 } else { HUGE_PAGE + space };
     let bytes = HUGE_PAGE + layout.bytes + own_user + HUGE_PAGE;
     let Place { mapping, stats, in_file, number } = map(bytes)?;
     let tables = mapping + HUGE_PAGE;
@@ -295,6 +305,8 @@ fn start(
         None => tables + layout.bytes + HUGE_PAGE,
     };
     protect_guards(mapping, tables + layout.bytes, mapping + bytes - HUGE_PAGE);
+    // A kernel without the pool leaves one window of plain memory, as large as two.
+    let pool = windows && !in_file && memory::map_pool_window(user, cap).is_ok();
     if !shared && area.registered {
         rseq::register_fence();
     }
@@ -305,8 +317,10 @@ fn start(
         | wants(ODD, options.odd_strides)
         | wants(GROWS_INHERITED, options.grows_inherited)
         | wants(IN_FILE, in_file)
+        | wants(WINDOWS, windows)
+        | wants(POOL, pool)
         | wants(POPULATE, in_file || shared && memory::overcommit_is_strict());
-    let mut arena = handle(index, tables, user, cap, layout, stats, flags, area);
+    let mut arena = handle(index, tables, user, space, layout, stats, flags, area);
     arena.number = number.unwrap_or(arena.number);
     fill(&arena, options, &config, area);
     Ok(arena)
@@ -372,8 +386,9 @@ fn fill(arena: &Arena, options: &Options, config: &Config, area: rseq::Area) {
     core.flags.store(arena.flags, Relaxed);
     core.fingerprint.store(FINGERPRINT, Relaxed);
     core.epoch_ns.store(u64::from(config.decay_ms) * 1_000_000 / 5, Relaxed);
-    let rules = Rules { ..Rules::new(options.profile) };
-    let (floor, ceiling) = rules.bounds(options.init_bytes, arena.cap_bytes as u64);
+    let cap_bytes = arena.cap_bytes();
+    let rules = Rules::new(options.profile);
+    let (floor, ceiling) = rules.bounds(options.init_bytes, cap_bytes);
     core.floor_pages.store(floor.div_ceil(HUGE_PAGE as u64) as u32, Relaxed);
     core.ceiling_pages.store((ceiling / HUGE_PAGE as u64) as u32, Relaxed);
     core.turn.mutex.initialise();
@@ -417,12 +432,18 @@ fn fill(arena: &Arena, options: &Options, config: &Config, area: rseq::Area) {
     header.threads_address.store((arena.tables + arena.layout.threads) as u64, Relaxed);
     header.sites_address.store((arena.tables + arena.layout.sites) as u64, Relaxed);
     header.sample_bytes.store(config.sample_bytes as u64, Relaxed);
-    header.reserved_bytes.store(arena.cap_bytes as u64, Relaxed);
+    header.reserved_bytes.store(cap_bytes, Relaxed);
     header.floor_bytes.store(u64::from(core.floor_pages.load(Relaxed)) * HUGE_PAGE as u64, Relaxed);
     header.ceiling_bytes.store(ceiling, Relaxed);
     header.pin_wanted.store(u32::from(options.pin), Relaxed);
-    header.tier_wanted.store(if options.huge { Tier::Thp } else { Tier::Base } as u32, Relaxed);
-    header.tier.store(Tier::Base as u32, Relaxed);
+    let wanted = match options {
+        _ if options.hugetlb => Tier::Hugetlb,
+        _ if options.huge => Tier::Thp,
+        _ => Tier::Base,
+    };
+    header.tier_wanted.store(wanted as u32, Relaxed);
+    header.tier.store(Tier::None as u32, Relaxed);
+    header.tiers_address.store((arena.tables + arena.layout.tiers) as u64, Relaxed);
     for (class, block) in page.classes.iter().enumerate().take(COUNT) {
         block.size.store(arena.cell_size(class), Relaxed);
         block.front_offset.store(super::front::OFFSETS.get(class).copied().unwrap_or(0), Relaxed);
@@ -461,6 +482,15 @@ impl Arena {
 
     pub(super) fn wants_huge(&self) -> bool {
         self.flags & HUGE != 0
+    }
+
+    /// Whether there are two windows, each as large as the cap, and whether the first is of the hugetlb pool.
+    pub(super) fn has_windows(&self) -> bool {
+        self.flags & WINDOWS != 0
+    }
+
+    pub(super) fn has_pool_window(&self) -> bool {
+        self.flags & POOL != 0
     }
 
     pub(super) fn pins(&self) -> bool {

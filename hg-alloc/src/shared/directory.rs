@@ -32,7 +32,10 @@ impl Arena {
     #[cold]
     fn take_record(&self) -> Option<&'static ThreadRecord> {
         let core = self.core();
-        let process = self.take_process()?;
+        let process = self.take_process().or_else(|| {
+            (0..PROCESSES).for_each(|index| self.bury_process(index, None));
+            self.take_process()
+        })?;
         let known = core.grid.threads.load(Acquire) as usize;
         let free = (0..known.min(THREADS)).find(|index| self.try_take(*index));
         let index = match free {
@@ -55,6 +58,7 @@ impl Arena {
         }
         record.in_flight.store(0, Relaxed);
         record.sample_left.store(0, Relaxed);
+        record.slot.store(0, Relaxed);
         record.used.store(USED, Release);
         thread::set_record(self.index, core::ptr::from_ref(record) as usize);
         Some(record)
@@ -171,16 +175,17 @@ impl Arena {
         Some(index)
     }
 
-    /// Marks the process of a record dead if no thread of it is left here, and it is gone.
-    pub(super) fn bury_process(&self, record: &ThreadRecord) {
-        let index = record.process.load(Relaxed);
-        let Some(process) = self.process_at(index as usize) else { return };
-        let mut others = self.threads().filter(|other| !core::ptr::eq(*other, record));
-        let has_others = others.any(|other| other.used.load(Relaxed) == USED && other.process.load(Relaxed) == index);
-        let pid = process.pid.load(Relaxed);
-        // SAFETY: S9, signal 0 only asks.
-        let is_gone = unsafe { libc::syscall(libc::SYS_kill, pid, 0) } != 0;
-        if !has_others && is_gone {
+    /// Marks a process dead if no thread of it is left here, but perhaps that of `except`, and it is gone.
+    pub(super) fn bury_process(&self, index: usize, except: Option<&ThreadRecord>) {
+        let Some(process) = self.process_at(index).filter(|process| process.state.load(Acquire) == state::LIVE) else {
+            return;
+        };
+        let has_threads = self.threads().any(|thread| {
+            thread.used.load(Relaxed) == USED
+                && thread.process.load(Relaxed) as usize == index
+                && except.is_none_or(|except| !core::ptr::eq(thread, except))
+        });
+        if !has_threads && is_gone(process) {
             process.state.store(state::DEAD, Release);
         }
     }
@@ -212,12 +217,26 @@ impl Arena {
 
 /// When this process started, clock ticks after boot; 0 if the kernel does not tell.
 fn start_ticks() -> u64 {
-    let mut ticks = 0;
-    text::lines(&text::Path::<128>::new().with(b"/proc/self/stat"), |line| {
-        // The name in parentheses may hold anything; the field is the 20th behind it.
+    look_at(b"self").map_or(0, |(_, ticks)| ticks)
+}
+
+/// Whether a process is there no more, or only for its parent to see how it ended. Of another pid namespace this tells nothing;
+/// but a process without a thread in the directory loses its counters at most.
+fn is_gone(process: &ProcessRecord) -> bool {
+    let pid = text::decimal(process.pid.load(Relaxed).into(), &mut [0; 20]).as_bytes();
+    look_at(pid)
+        .is_none_or(|(state, ticks)| matches!(state, b'Z' | b'X') || ticks != process.start_ticks.load(Relaxed))
+}
+
+/// The state of a process, a letter, and when it started, clock ticks after boot.
+fn look_at(pid: &[u8]) -> Option<(u8, u64)> {
+    let mut found = None;
+    text::lines(&text::Path::<128>::new().with(b"/proc/").with(pid).with(b"/stat"), |line| {
+        // The name in parentheses may hold anything; the start is the 20th field behind it.
         let rest = line.iter().rposition(|byte| *byte == b')').and_then(|end| line.get(end + 2..)).unwrap_or_default();
-        ticks = rest.split(|byte| *byte == b' ').nth(19).and_then(text::number).unwrap_or(0);
+        let ticks = rest.split(|byte| *byte == b' ').nth(19).and_then(text::number);
+        found = rest.first().copied().zip(ticks);
         false
     });
-    ticks
+    found
 }

@@ -5,6 +5,7 @@
 
 use super::Arena;
 use super::create::handles;
+use super::hook;
 use super::mutex::Mutex;
 use crate::size_class::COUNT;
 use crate::sys::{rseq, thread};
@@ -25,6 +26,7 @@ unsafe extern "C" fn in_child() {
     thread::forget_tid();
     thread::forget_records();
     thread::set_rank(0);
+    hook::forget();
     rseq::register_fence();
     for arena in handles().filter(|arena| !arena.is_shared()) {
         arena.inherit();

@@ -282,9 +282,22 @@ impl Arena {
         if new <= old || (old != 0 && held.load(Relaxed) + cost > self.front_budget()) {
             return;
         }
-        held.fetch_add(cost, Relaxed);
         head.capacity.store(new, Relaxed);
-        head.cap.store(new, Relaxed);
+        head.cap.store(new, Release);
+        held.fetch_add(cost, Relaxed);
+    }
+
+    /// Counts anew what all arrays together may hold: somebody died, perhaps between a capacity and the sum of all.
+    pub(super) fn recount_fronts(&self) {
+        let of_block = |block: usize| {
+            (0..COUNT)
+                .map(|class| {
+                    let capacity = self.head(block, class).capacity.load(Relaxed);
+                    u64::from(capacity) * CLASSES.get(class).map_or(0, |shape| u64::from(shape.size))
+                })
+                .sum::<u64>()
+        };
+        self.core().front_bytes.store((0..self.layout.blocks).map(of_block).sum(), Relaxed);
     }
 
     /// Bytes of cells that all arrays together may hold: an eighth of what is committed.
@@ -298,8 +311,9 @@ impl Arena {
         for block in 0..self.layout.blocks {
             let head = self.head(block, class);
             if head.capacity.load(Relaxed) != 0 {
-                head.cap.store(0, Relaxed);
+                // The floor first, by which an array is known that has to be opened again.
                 head.floor.store(u32::MAX, Relaxed);
+                head.cap.store(0, Release);
             }
         }
     }
@@ -309,8 +323,8 @@ impl Arena {
         for block in 0..self.layout.blocks {
             let head = self.head(block, class);
             if head.floor.load(Relaxed) == u32::MAX {
-                head.floor.store(0, Relaxed);
                 head.cap.store(head.capacity.load(Relaxed), Relaxed);
+                head.floor.store(0, Release);
             }
         }
     }

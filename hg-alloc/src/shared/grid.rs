@@ -201,6 +201,9 @@ impl Arena {
     /// Puts back what a dead owner of the lock beside `journal` changed.
     pub(super) fn roll_back(&self, journal: &Journal) {
         journal.roll_back(self.tables, self.layout.bytes, &|kind, first, count| {
+            if kind == Undo::Slot {
+                return self.put_back_slot(first as usize, count);
+            }
             let (first, count) = (first as usize, count as usize);
             if first < self.layout.slices && count <= self.layout.slices {
                 self.mark(first, count, kind == Undo::WereFree);

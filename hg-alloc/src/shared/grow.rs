@@ -8,14 +8,16 @@
 //! pinned, it is touched before anybody may have it, since a refusal later is a signal and no error.
 
 use super::Arena;
+use super::backing::Refused;
 use super::grid::{BUSY, COMMITTED, UNCOMMITTED};
+use super::hook::Event;
 use super::layout::PAGE_SLICES;
 use super::lock::Guard;
 use super::named;
 use crate::backing::room::Ask;
 use crate::stats;
-use crate::sys::memory::{self, HUGE_PAGE};
-use crate::sys::{Errno, clock, pages, thread};
+use crate::sys::memory::HUGE_PAGE;
+use crate::sys::{Errno, clock, thread};
 use core::sync::atomic::Ordering::*;
 use hg_probes::catalogue::args;
 use hg_probes::directory::ThreadRecord;
@@ -37,6 +39,16 @@ const WAITS: u32 = 2000;
 impl Arena {
     /// Makes `count` contiguous slices at a multiple of `align` available, unless they are already.
     pub(super) fn grow(&self, count: usize, align: usize, cause: Cause) -> Result<(), Cause> {
+        match self.grow_in_window(count, align, cause) {
+            Err(Cause::HugetlbPool) => {
+                self.pass_pool_by();
+                self.grow_in_window(count, align, cause)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn grow_in_window(&self, count: usize, align: usize, cause: Cause) -> Result<(), Cause> {
         let record = self.record().ok_or(Cause::Reentered)?;
         let start = clock::now_ns();
         let refused = |limit: Cause, errno: i32| {
@@ -61,7 +73,7 @@ impl Arena {
         let pages = (count + align - 1).div_ceil(PAGE_SLICES);
         let granule = match cause {
             Cause::Initial => 1,
-            _ => (self.layout.pages / 16).clamp(1, GRANULE),
+            _ => (self.cap_bytes() as usize / HUGE_PAGE / 16).clamp(1, GRANULE),
         };
         let Some((first, found)) = self.choose_pages(pages, granule) else {
             self.core().grid.growing.store(0, Relaxed);
@@ -93,7 +105,9 @@ impl Arena {
                 Ok(())
             }
             Err((limit, errno)) => {
-                self.latch(limit);
+                if limit != Cause::HugetlbPool {
+                    self.latch(limit);
+                }
                 refused(limit, errno.0)
             }
         }
@@ -120,7 +134,7 @@ impl Arena {
         let (core, last) = (self.core(), self.layout.pages);
         let room = core.ceiling_pages.load(Relaxed).saturating_sub(core.grid.committed_pages.load(Relaxed)) as usize;
         let (mut start, mut length, mut new) = (0, 0, 0);
-        for page in 0..last {
+        for page in self.first_page()..last {
             let usable = match self.page_state(page) {
                 UNCOMMITTED => {
                     new += 1;
@@ -163,6 +177,7 @@ impl Arena {
             grid.set(at, word);
             grid.set(&state.busy_pages, state.busy_pages.load(Relaxed) + 1);
             if from == COMMITTED {
+                self.move_tier_bytes(page, false);
                 if let Some(free) = self.free_word(page) {
                     grid.set_long(free, 0);
                 }
@@ -185,6 +200,9 @@ impl Arena {
                 grid.commit();
             }
             grid.set(at, to);
+            if to == COMMITTED {
+                self.move_tier_bytes(page, true);
+            }
             grid.set(&state.busy_pages, state.busy_pages.load(Relaxed).saturating_sub(1));
             if to == COMMITTED {
                 if let Some(free) = self.free_word(page) {
@@ -226,32 +244,13 @@ impl Arena {
             return Err((Cause::FileSystem, Errno(libc::ENOSPC)));
         }
         for page in busy.clone() {
-            if let Err(errno) = self.back_page(page) {
+            if let Err(refused) = self.back_page(page) {
                 busy.for_each(|page| self.release_page(page));
-                return Err((self.room().explain(errno, ask), errno));
+                return Err(match refused {
+                    Refused::Pool(errno) => (Cause::HugetlbPool, errno),
+                    Refused::System(errno) => (self.room().explain(errno, ask), errno),
+                });
             }
-        }
-        Ok(())
-    }
-
-    fn back_page(&self, page: usize) -> Result<(), Errno> {
-        let address = self.user + page * HUGE_PAGE;
-        if self.wants_huge() {
-            // What the kernel thinks of the advice is seen in the tier.
-            let _ = memory::advise_huge(address, HUGE_PAGE);
-        }
-        if self.populates() {
-            memory::populate(address, HUGE_PAGE)?;
-        }
-        if self.pins() {
-            let errno = memory::pin(address, HUGE_PAGE).err().map_or(0, |errno| errno.0);
-            let header = &self.stats_page().header;
-            header.pin_errno.store(errno as u32, Relaxed);
-            if errno == 0 {
-                header.pinned_bytes.fetch_add(HUGE_PAGE as u64, Relaxed);
-            }
-            let pinned = header.pinned_bytes.load(Relaxed);
-            emit::pin(|| args::pin { arena: self.number, bytes: HUGE_PAGE as u64, pinned, errno });
         }
         Ok(())
     }
@@ -302,19 +301,6 @@ impl Arena {
         (0..self.layout.pages).filter(|page| self.page_state(*page) == COMMITTED && self.is_free_page(*page)).count()
     }
 
-    fn release_page(&self, page: usize) {
-        let address = self.user + page * HUGE_PAGE;
-        if self.pins() {
-            // Locked memory of a file cannot be removed.
-            let _ = pages::unlock(address, HUGE_PAGE);
-            let pinned = &self.stats_page().header.pinned_bytes;
-            let _ = pinned.fetch_update(Relaxed, Relaxed, |bytes| Some(bytes.saturating_sub(HUGE_PAGE as u64)));
-        }
-        // A refusal leaves the memory there, to be used again: it costs no more than before.
-        let _ =
-            if self.is_shared() { memory::remove(address, HUGE_PAGE) } else { memory::give_back(address, HUGE_PAGE) };
-    }
-
     /// Gives the pages back that are busy with a record whose thread is dead, and ends its growth. Returns how many.
     pub(super) fn abandon_pages(&self, record: &ThreadRecord) -> usize {
         // What it had not committed is undone first: such pages may be anybody's by now.
@@ -333,8 +319,8 @@ impl Arena {
 
     /// The limit that somebody set: the cap, or a ceiling below it.
     fn policy_limit(&self) -> Cause {
-        let ceiling = self.core().ceiling_pages.load(Relaxed) as usize;
-        if ceiling < self.layout.pages { Cause::Ceiling } else { Cause::Cap }
+        let ceiling = self.core().ceiling_pages.load(Relaxed) as u64;
+        if ceiling * (HUGE_PAGE as u64) < self.cap_bytes() { Cause::Ceiling } else { Cause::Cap }
     }
 
     fn blocked_cause(&self) -> Cause {
@@ -349,6 +335,7 @@ impl Arena {
             header.blocked_cause.store(cause as u32, Relaxed);
             header.blocked_since_ns.store(clock::now_ns(), Relaxed);
             emit::grow_blocked(|| args::grow_blocked { arena: self.number, on: 1, cause });
+            self.tell(Event::GrowBlocked { on: true, cause });
         }
     }
 
@@ -358,6 +345,7 @@ impl Arena {
             header.blocked_since_ns.store(0, Relaxed);
             let cause = self.blocked_cause();
             emit::grow_blocked(|| args::grow_blocked { arena: self.number, on: 0, cause });
+            self.tell(Event::GrowBlocked { on: false, cause });
         }
     }
 }

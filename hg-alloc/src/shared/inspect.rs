@@ -6,6 +6,7 @@
 use super::Arena;
 use super::core::{Entry, Owner, TRANSFER};
 use super::layout::PAGE_SLICES;
+use super::recover::batch_len;
 use crate::cell::{CACHED, CENTRAL, LIVE, SAMPLED};
 use crate::size_class::{COUNT, SLICE, SLICE_SHIFT};
 use core::sync::atomic::Ordering::*;
@@ -46,7 +47,37 @@ pub struct Audit {
     pub wrong_entries: u64,
 }
 
+/// What a thread has of an arena at the moment, as its record and the locks say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hands {
+    /// Cells of a batch, and whether a cell is in flight.
+    pub batch: usize,
+    /// As `batch`.
+    pub in_flight: bool,
+    /// Pages that it is committing or giving back.
+    pub pages: u32,
+    /// Whether it is growing the arena.
+    pub growing: bool,
+    /// Locks that it holds.
+    pub locks: u32,
+}
+
 impl Arena {
+    /// What a thread has in its hands, by its id in its pid namespace. `None` if it has no record here, or none any more.
+    /// Of a thread that runs this is a picture of several moments.
+    pub fn hands(&self, tid: u32) -> Option<Hands> {
+        let core = self.core();
+        let record = self.threads().find(|r| r.used.load(Acquire) != 0 && r.tid.load(Relaxed) == tid)?;
+        let locks = core.pools.iter().map(|pool| &pool.lock).chain([&core.grid.lock]);
+        Some(Hands {
+            batch: batch_len(record),
+            in_flight: record.in_flight.load(Relaxed) != 0,
+            pages: record.busy_count.load(Relaxed),
+            growing: core.grid.growing.load(Relaxed) as usize == self.index_of(record) + 1,
+            locks: locks.filter(|lock| lock.holder() == tid).count() as u32,
+        })
+    }
+
     /// Visits every cell that is not free in its span, every large object, and every entry in a cache or in a thread's hands.
     pub fn for_each(&self, mut visit: impl FnMut(Cell)) {
         let mut slice = 0;

@@ -26,6 +26,8 @@ pub(super) enum Undo {
     WereFree = 3,
     /// Slices that were not.
     WereTaken = 4,
+    /// A word in user memory that stands for a block, see `slot.rs`.
+    Slot = 5,
 }
 
 #[repr(C)]
@@ -69,9 +71,9 @@ impl Journal {
         compiler_fence(SeqCst);
     }
 
-    /// Puts back what a dead owner changed. `base` and `bytes` are those of the tables, `slices` puts back runs of slices.
+    /// Puts back what a dead owner changed. `base` and `bytes` are those of the tables, `other` puts back what lies elsewhere.
     /// Returns how many changes that were.
-    pub(super) fn roll_back(&self, base: usize, bytes: usize, slices: &dyn Fn(Undo, u64, u64)) -> usize {
+    pub(super) fn roll_back(&self, base: usize, bytes: usize, other: &dyn Fn(Undo, u64, u64)) -> usize {
         let length = (self.length.load(Relaxed) as usize).min(ENTRIES);
         for index in (0..length).rev() {
             let Some(entry) = self.entries.get(index) else { continue };
@@ -85,8 +87,9 @@ impl Journal {
                     0 if inside(1) => (*(at as *const AtomicU8)).store(old as u8, Relaxed),
                     1 if inside(4) && at.is_multiple_of(4) => (*(at as *const AtomicU32)).store(old as u32, Relaxed),
                     2 if inside(8) && at.is_multiple_of(8) => (*(at as *const AtomicU64)).store(old, Relaxed),
-                    3 => slices(Undo::WereFree, place, old),
-                    4 => slices(Undo::WereTaken, place, old),
+                    3 => other(Undo::WereFree, place, old),
+                    4 => other(Undo::WereTaken, place, old),
+                    5 => other(Undo::Slot, place, old),
                     _ => {}
                 }
             }

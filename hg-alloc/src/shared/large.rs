@@ -2,6 +2,7 @@
 
 use super::Arena;
 use super::core::{Entry, Owner};
+use super::slot::Claim;
 use super::sample::Site;
 use crate::arena::ATTEMPTS;
 use crate::size_class::{CLASSES, COUNT, MAX_SIZE, SLICE, SLICE_SHIFT, class_of};
@@ -28,10 +29,10 @@ impl Arena {
     /// Allocates whole slices for `size` bytes at a multiple of `align` slices.
     #[cold]
     #[inline(never)]
-    pub(super) fn malloc_large(&self, size: usize, align: usize) -> *mut u8 {
+    pub(super) fn malloc_large(&self, size: usize, align: usize, into: Option<&Claim>) -> *mut u8 {
         let mut errno = KeepErrno::new();
         let start = clock::now_ns();
-        match self.take_large(size, align) {
+        match self.take_large(size, align, into) {
             Ok(address) => {
                 let ns = clock::now_ns().saturating_sub(start);
                 emit::large_alloc(|| args::large_alloc { arena: self.number, address, bytes: size, ns });
@@ -44,7 +45,7 @@ impl Arena {
         }
     }
 
-    fn take_large(&self, size: usize, align: usize) -> Result<usize, Cause> {
+    fn take_large(&self, size: usize, align: usize, into: Option<&Claim>) -> Result<usize, Cause> {
         let count = size.div_ceil(SLICE).max(1);
         if count.saturating_add(align) > self.layout.slices + 1 {
             return Err(Cause::TooLarge);
@@ -54,6 +55,9 @@ impl Arena {
         for _ in 0..ATTEMPTS {
             let grid = self.core().grid.lock.lock(self, Reason::Large).ok_or(Cause::Reentered)?;
             if let Some(head) = self.open_large(&grid, count, align) {
+                if let Some(claim) = into {
+                    claim.change(&grid, self.user + (head << SLICE_SHIFT));
+                }
                 let before = record.in_flight.swap(Entry::large(head).0, Release);
                 drop(grid);
                 record.in_flight.store(before, Release);
@@ -66,7 +70,7 @@ impl Arena {
         Err(Cause::Exhausted)
     }
 
-    pub(super) fn free_large(&self, address: *mut u8, head: usize) {
+    pub(super) fn free_large(&self, address: *mut u8, head: usize, from: Option<&Claim>) {
         let start = clock::now_ns();
         let Some(grid) = self.core().grid.lock.lock(self, Reason::Large) else {
             // A signal handler interrupted the grid: the object stays, and the stats page says so.
@@ -74,6 +78,9 @@ impl Arena {
             return;
         };
         let closed = self.close_large(&grid, head);
+        if let Some(claim) = from {
+            claim.change(&grid, 0);
+        }
         drop(grid);
         match closed {
             Ok(count) => {
@@ -113,8 +120,8 @@ impl Arena {
             align <= SLICE && cell >= size && cell.is_multiple_of(align)
         };
         match (0..COUNT).find(fits) {
-            Some(class) => self.malloc_cell(class, size, &Site::UNKNOWN),
-            None => self.malloc_large(size, align.div_ceil(SLICE)),
+            Some(class) => self.malloc_cell(class, size, &Site::UNKNOWN, None),
+            None => self.malloc_large(size, align.div_ceil(SLICE), None),
         }
     }
 

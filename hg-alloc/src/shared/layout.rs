@@ -48,6 +48,8 @@ pub(super) struct Layout {
     pub(super) coarse: usize,
     pub(super) processes: usize,
     pub(super) threads: usize,
+    /// A byte for each page: its tier.
+    pub(super) tiers: usize,
     /// Call sites, and the samples that are with the program.
     pub(super) sites: usize,
     pub(super) samples: usize,
@@ -73,7 +75,8 @@ impl Layout {
         let threads = processes + PROCESSES * size_of::<ProcessRecord>();
         let sites = threads + THREADS * size_of::<ThreadRecord>();
         let samples = sites + SITES * size_of::<SiteRecord>();
-        let fronts = (samples + SAMPLES * size_of::<Sample>()).next_multiple_of(4096);
+        let tiers = samples + SAMPLES * size_of::<Sample>();
+        let fronts = (tiers + pages).next_multiple_of(4096);
         let bytes = (fronts + (ZERO_BLOCKS + cpus) * BLOCK).next_multiple_of(HUGE_PAGE);
         Layout {
             slices,
@@ -90,6 +93,7 @@ impl Layout {
             threads,
             sites,
             samples,
+            tiers,
             fronts,
             bytes,
         }

@@ -8,6 +8,7 @@
 //! a holder gets such a lock at once or not at all. No system call but the mutex's own happens under a lock.
 
 use super::Arena;
+use super::hook::Event;
 use super::journal::{Journal, Undo};
 use super::mutex::{Mutex, Taken};
 use crate::stats;
@@ -38,6 +39,11 @@ pub(super) struct Lock {
 }
 
 impl Lock {
+    /// The thread that has it, 0 for none.
+    pub(super) fn holder(&self) -> u32 {
+        self.holder.load(Relaxed)
+    }
+
     /// Makes it one that nobody has. Nobody else may know of it yet.
     pub(super) fn initialise(&self, id: LockId, place: usize) {
         self.mutex.initialise();
@@ -59,7 +65,7 @@ impl Lock {
         let mut waited = Waited::default();
         let mut taken = self.mutex.try_lock();
         if taken == Taken::No && rank > held {
-            taken = self.wait(arena, reason, &mut waited);
+            taken = self.wait(arena, reason, held, &mut waited);
         }
         if taken == Taken::No {
             thread::set_rank(held);
@@ -82,7 +88,7 @@ impl Lock {
     }
 
     #[cold]
-    fn wait(&self, arena: &Arena, reason: Reason, waited: &mut Waited) -> Taken {
+    fn wait(&self, arena: &Arena, reason: Reason, held: u32, waited: &mut Waited) -> Taken {
         let start = clock::now_ns();
         let threshold = arena.stall_ns();
         let mut taken = Taken::No;
@@ -102,7 +108,11 @@ impl Lock {
         if taken == Taken::No {
             holder = self.holder.load(Relaxed);
             waited.told = true;
+            // Whoever is told may allocate: that needs the rank that the thread really has.
+            let rank = thread::rank();
+            thread::set_rank(held);
             self.tell_stall(arena, reason, clock::now_ns().saturating_sub(start), StallKind::Wait, holder);
+            thread::set_rank(rank);
             taken = self.mutex.wait(None);
         }
         waited.ns = clock::now_ns().saturating_sub(start);
@@ -133,6 +143,7 @@ impl Lock {
         let lock = LockId(self.id.load(Relaxed));
         arena.note_stall(lock, ns);
         emit::lock_stall(|| args::lock_stall { arena: arena.number, lock, reason, ns, hold_or_wait: kind, holder_tid });
+        arena.tell(Event::LockStall { lock, reason, ns, kind, holder_tid });
     }
 
     /// Makes it one that nobody has, in a forked child, whose copy of the memory nobody else uses; undoes a section that
@@ -209,6 +220,11 @@ impl Guard<'_> {
         self.lock.journal.note(kind, first as u64, count as u64);
     }
 
+    /// Says that a word so many bytes into user memory is about to change, and what it was.
+    pub(super) fn note_slot(&self, offset: usize, old: u64) {
+        self.lock.journal.note(Undo::Slot, offset as u64, old);
+    }
+
     /// Changes that may still be made before a commit.
     pub(super) fn room(&self) -> usize {
         self.lock.journal.room()
@@ -252,5 +268,6 @@ impl Drop for Guard<'_> {
         if hold_ns >= threshold {
             lock.tell_stall(arena, reason, hold_ns, StallKind::Hold, self.tid);
         }
+        arena.tell_waiting();
     }
 }

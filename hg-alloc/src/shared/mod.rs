@@ -7,19 +7,22 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `paths.rs`, `large.rs` | malloc, free, and what is built on them |
+//! | `paths.rs`, `large.rs`, `slot.rs` | malloc, free, and what is built on them |
 //! | `front.rs` | front caches, by restartable sequences |
 //! | `span.rs`, `grid.rs`, `grow.rs` | cells and spans under class locks, slices and pages under the grid's |
 //! | `lock.rs`, `journal.rs`, `mutex.rs` | critical sections that happen whole or not at all |
 //! | `directory.rs`, `recover.rs` | who uses the arena, and what becomes of what the dead had |
 //! | `sample.rs` | live bytes by call site |
+//! | `hook.rs` | telling the program |
 //! | `file.rs`, `named.rs` | arenas that unrelated processes open |
+//! | `backing.rs` | the tiers of pages, and what they got |
 //! | `create.rs`, `fork.rs`, `tick.rs`, `inspect.rs` | beginning, children, maintenance, and a look at everything |
 //!
 //! # Why a death is harmless
 //! A change under a lock is undone by the next owner, unless it was complete. A change without a lock is one store. In
 //! between, what a thread has in its hands stands in its record.
 
+mod backing;
 mod core;
 mod create;
 mod directory;
@@ -28,6 +31,7 @@ mod fork;
 mod front;
 mod grid;
 mod grow;
+mod hook;
 mod inspect;
 mod journal;
 mod large;
@@ -38,6 +42,7 @@ mod named;
 mod paths;
 mod recover;
 mod sample;
+mod slot;
 mod span;
 mod tick;
 
@@ -52,7 +57,8 @@ use span::SpanLinks;
 
 pub use create::{Error, Kind, Options, create};
 pub use file::{create_passed, open_descriptor};
-pub use inspect::{Audit, Cell};
+pub use hook::{Event, Hook, set_hook};
+pub use inspect::{Audit, Cell, Hands};
 pub use named::{create_named, open_named, unlink_named};
 pub use recover::Recovered;
 pub use sample::Site;
@@ -62,7 +68,7 @@ pub const ARENAS: usize = 16;
 
 /// A handle of an arena: where everything lies, in this process's own memory. All calls may be made by any thread.
 pub struct Arena {
-    /// Start of the tables, and of user memory.
+    /// Start of the tables, and of user memory, and bytes of the latter's address space.
     tables: usize,
     user: usize,
     cap_bytes: usize,
@@ -144,6 +150,12 @@ impl Arena {
         (page < self.layout.pages).then(|| unsafe { &*(at as *const AtomicU64) })
     }
 
+    fn tier_word(&self, page: usize) -> Option<&'static AtomicU8> {
+        let at = self.tables + self.layout.tiers + page;
+        // SAFETY: S12, as above.
+        (page < self.layout.pages).then(|| unsafe { &*(at as *const AtomicU8) })
+    }
+
     fn room(&self) -> &Room {
         &self.room
     }
@@ -177,7 +189,8 @@ impl Arena {
 
     /// The most that the arena may commit, bytes.
     pub fn cap_bytes(&self) -> u64 {
-        self.cap_bytes as u64
+        // Of two windows, both together have no more than one has room for.
+        (self.cap_bytes as u64) >> u32::from(self.has_windows())
     }
 
     /// Bytes of slices that spans and large objects have. Two relaxed loads.

@@ -6,7 +6,9 @@
 use super::Arena;
 use super::core::{Entry, Owner, is_inside};
 use super::front;
+use super::hook::Event;
 use super::recover::batch_len;
+use super::slot::Claim;
 use super::sample::Site;
 use crate::arena::ATTEMPTS;
 use crate::cell::{CACHED, LIVE, SAMPLED};
@@ -33,8 +35,8 @@ impl Arena {
     #[inline(always)]
     pub fn malloc_at(&self, size: usize, site: &Site) -> *mut u8 {
         match self.class_of(size) {
-            Some(class) => self.malloc_cell(class, size, site),
-            None => self.malloc_large(size, 1),
+            Some(class) => self.malloc_cell(class, size, site, None),
+            None => self.malloc_large(size, 1, None),
         }
     }
 
@@ -89,35 +91,39 @@ impl Arena {
     }
 
     #[inline(always)]
-    pub(super) fn malloc_cell(&self, class: usize, size: usize, site: &Site) -> *mut u8 {
+    pub(super) fn malloc_cell(&self, class: usize, size: usize, site: &Site, into: Option<&Claim>) -> *mut u8 {
         let Some(record) = self.record() else { return self.fail(size, Cause::Reentered) };
         let before = record.in_flight.load(Relaxed);
         // SAFETY: S13, a started arena's values and the calling thread's word.
         let entry = Entry(unsafe { front::pop(self.array(class), self.id, self.sequence, &record.in_flight) });
         if entry.0 != 0
-            && let Some(address) = self.hand_out(entry)
+            && let Some(address) = self.hand_out(entry, into)
         {
             self.count_down(record, entry, size, site);
             record.in_flight.store(before, Release);
             return address;
         }
-        self.malloc_slow(class, size, entry, record, before)
+        self.malloc_slow(class, size, into, entry, record, before)
     }
 
     /// Makes a cell LIVE that came out of a cache. `None` if it is not what a cache holds.
     #[inline(always)]
-    fn hand_out(&self, entry: Entry) -> Option<*mut u8> {
+    fn hand_out(&self, entry: Entry, into: Option<&Claim>) -> Option<*mut u8> {
         let state = self.state(entry).filter(|_| is_inside(entry, self.cap_bytes, &self.layout))?;
         if state.load(Relaxed) != CACHED {
             return None;
         }
+        let address = self.user + entry.offset();
+        if let Some(claim) = into {
+            claim.announce(address);
+        }
         state.store(LIVE, Release);
-        Some((self.user + entry.offset()) as *mut u8)
+        Some(address as *mut u8)
     }
 
     /// The entry of the cell that begins so many bytes into user memory, in a span that begins at a slice.
     #[inline(always)]
-    fn live_entry(&self, class: usize, head: usize, offset: usize) -> Option<Entry> {
+    pub(super) fn live_entry(&self, class: usize, head: usize, offset: usize) -> Option<Entry> {
         let shape = self.shapes().get(class)?;
         let (cell, rest) = divide(offset.wrapping_sub(head << SLICE_SHIFT) as u64, shape.reciprocal);
         let fits = rest < shape.reciprocal && cell < u64::from(shape.cells);
@@ -132,7 +138,15 @@ impl Arena {
 
     #[cold]
     #[inline(never)]
-    fn malloc_slow(&self, class: usize, size: usize, popped: Entry, record: &ThreadRecord, before: u64) -> *mut u8 {
+    fn malloc_slow(
+        &self,
+        class: usize,
+        size: usize,
+        into: Option<&Claim>,
+        popped: Entry,
+        record: &ThreadRecord,
+        before: u64,
+    ) -> *mut u8 {
         let mut errno = KeepErrno::new();
         if popped.0 != 0 {
             self.refuse(CorruptionKind::DoubledEntry, self.user.wrapping_add(popped.offset()), class, popped.0);
@@ -140,9 +154,9 @@ impl Arena {
         let taken = loop {
             let entry = self.pop_patiently(class, &record.in_flight);
             if entry == 0 {
-                break self.refill(class, record);
+                break self.refill(class, record, into);
             }
-            match self.hand_out(Entry(entry)) {
+            match self.hand_out(Entry(entry), into) {
                 Some(address) => break Ok(address),
                 None => self.refuse(CorruptionKind::DoubledEntry, self.user, class, entry),
             }
@@ -156,7 +170,7 @@ impl Arena {
     }
 
     /// Fills the front cache with a batch and hands out one cell more.
-    fn refill(&self, class: usize, record: &ThreadRecord) -> Result<*mut u8, Cause> {
+    fn refill(&self, class: usize, record: &ThreadRecord, into: Option<&Claim>) -> Result<*mut u8, Cause> {
         let start = clock::now_ns();
         let spare = spare_record();
         let record_of_batch = if record.batch_len.load(Relaxed) == 0 { record } else { &spare };
@@ -199,7 +213,7 @@ impl Arena {
                     source,
                     ns: clock::now_ns().saturating_sub(start),
                 });
-                return self.hand_out(entry).ok_or(Cause::Kernel);
+                return self.hand_out(entry, into).ok_or(Cause::Kernel);
             }
             record_of_batch.batch_len.store(0, Release);
             match self.take_span(&guard, class).ok_or(Cause::Reentered)? {
@@ -235,7 +249,7 @@ impl Arena {
     /// Takes a batch out of the full front cache, and a cell that it did not take.
     #[cold]
     #[inline(never)]
-    fn flush(&self, class: usize, entry: Entry, record: &ThreadRecord) {
+    pub(super) fn flush(&self, class: usize, entry: Entry, record: &ThreadRecord) {
         if self.push_patiently(class, entry.0) {
             return;
         }
@@ -280,11 +294,12 @@ impl Arena {
         self.look_after_the_dead();
     }
 
-    /// Recovers what the dead had, where a lock told that somebody died.
+    /// Recovers what the dead had, where a lock told that somebody died. Ends a slow path: the thread has nothing in its hands.
     fn look_after_the_dead(&self) {
         if self.core().somebody_died.load(Relaxed) != 0 && self.core().somebody_died.swap(0, Relaxed) != 0 {
             self.recover();
         }
+        self.tell_waiting();
     }
 
     /// A free by a thread that can have no record: under the class's lock.
@@ -323,7 +338,7 @@ impl Arena {
         }
         match self.owner(offset / SLICE) {
             Owner::Span { class, .. } => self.refuse(CorruptionKind::InteriorFree, address as usize, class, 0),
-            _ if offset.is_multiple_of(SLICE) => self.free_large(address, offset / SLICE),
+            _ if offset.is_multiple_of(SLICE) => self.free_large(address, offset / SLICE, None),
             _ => self.refuse(CorruptionKind::WildFree, address as usize, usize::MAX, 0),
         }
     }
@@ -334,6 +349,7 @@ impl Arena {
         let size = self.cell_size(class);
         self.count(|process| &process.corruptions, 1);
         check::refuse(self.stats_page(), kind, address, size, detail);
+        self.tell(Event::Corruption { kind, address, class: size });
     }
 
     /// Counts a failed allocation.

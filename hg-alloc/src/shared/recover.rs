@@ -65,13 +65,14 @@ impl Arena {
     /// Gives back what the dead thread of a record had. Under the record's mutex.
     fn recover_record(&self, record: &ThreadRecord, found: &mut Recovered) {
         found.pages += self.abandon_pages(record) as u32;
+        self.settle_slot(record);
         let mut kept = false;
         for class in 0..COUNT {
-            let is_suspect = |entry: &Entry| self.is_cached(class, *entry);
-            if !entries(record).any(|entry| is_suspect(&entry)) {
+            if !entries(record).any(|entry| self.locate(class, entry).is_some()) {
                 continue;
             }
-            // Under the lock: what a dead owner had done to the transfer cache is undone by then.
+            // Under the lock: what a dead owner had done to states and to the transfer cache is undone by then.
+            let is_suspect = |entry: &Entry| self.is_cached(class, *entry);
             let guard = self.lock_class(class, Reason::Drain);
             let seen =
                 guard.is_some() && entries(record).filter(is_suspect).all(|entry| self.is_seen_in_cache(class, entry));
@@ -89,8 +90,9 @@ impl Arena {
             return;
         }
         found.threads += 1;
+        self.recount_fronts();
         self.open_stopped_by(record);
-        self.bury_process(record);
+        self.bury_process(record.process.load(Relaxed) as usize, Some(record));
         record.batch_len.store(0, Relaxed);
         record.in_flight.store(0, Relaxed);
         record.used.store(0, Release);

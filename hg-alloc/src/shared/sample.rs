@@ -139,10 +139,7 @@ impl Arena {
 
     /// Visits all call sites that have samples, in no order. The first one visited may be the unknown one.
     pub fn for_each_site(&self, visit: impl FnMut(&SiteRecord)) {
-        (0..SITES)
-            .filter_map(|index| self.site(index))
-            .filter(|site| site.samples.load(Relaxed) != 0)
-            .for_each(visit);
+        (0..SITES).filter_map(|index| self.site(index)).filter(|site| site.samples.load(Relaxed) != 0).for_each(visit);
     }
 
     fn samples(&self, entry: Entry) -> impl Iterator<Item = &'static Sample> {

@@ -108,6 +108,7 @@ impl Arena {
             }
         }
         page.header.stranded_bytes.store(self.stranded_bytes(), Relaxed);
+        self.sum_tiers();
         if self.is_governed() {
             return;
         }

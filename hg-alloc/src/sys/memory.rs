@@ -132,6 +132,22 @@ pub(crate) fn map_file(address: usize, bytes: usize, fd: i32) -> Result<(), Errn
     Err(Errno(libc::EEXIST))
 }
 
+/// Puts a window of shared memory of the hugetlb pool in place of a part of a mapping. Nothing is reserved: each page has to be
+/// filled before it is used.
+pub(crate) fn map_pool_window(address: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: S9, the name is a C string; the descriptor belongs to this function alone.
+    let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+    let fd = check(unsafe { libc::syscall(libc::SYS_memfd_create, c"hg.pool".as_ptr(), flags) })? as i32;
+    // SAFETY: as above.
+    let sized = check(unsafe { libc::syscall(libc::SYS_ftruncate, fd, bytes) });
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let fixed = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let mapped = sized.and_then(|_| map_at(address, bytes, prot, fixed, fd));
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    mapped.map(drop)
+}
+
 fn map_at(address: usize, bytes: usize, prot: i32, flags: i32, fd: i32) -> Result<usize, Errno> {
     // SAFETY: S9, the callers replace a reservation of their own, or nothing.
     check(unsafe { libc::syscall(libc::SYS_mmap, address, bytes, prot, flags, fd, 0usize) })

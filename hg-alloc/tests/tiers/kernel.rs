@@ -11,6 +11,7 @@ pub(crate) struct Range {
     pub(crate) resident_kib: usize,
     pub(crate) huge_kib: usize,
     pub(crate) hugetlb_kib: usize,
+    pub(crate) shmem_huge_kib: usize,
     pub(crate) locked_kib: usize,
     pub(crate) private_kib: usize,
     pub(crate) flags: String,
@@ -37,6 +38,7 @@ pub(crate) fn smaps(start: usize, end: usize) -> Range {
             match first {
                 "Rss:" => range.resident_kib += kib,
                 "AnonHugePages:" => range.huge_kib += kib,
+                "ShmemPmdMapped:" => range.shmem_huge_kib += kib,
                 "Private_Hugetlb:" | "Shared_Hugetlb:" => range.hugetlb_kib += kib,
                 "Private_Dirty:" => range.private_kib += kib,
                 "Locked:" => range.locked_kib += kib,

@@ -16,6 +16,7 @@ mod pin;
 #[path = "../common/seccomp.rs"]
 mod seccomp;
 mod settings;
+mod shared;
 mod stage;
 mod sum;
 
@@ -67,11 +68,16 @@ fn page_pinned(address: usize) -> bool {
 fn filled(bytes: usize, value: u8) -> *mut u8 {
     let block = raw::malloc(bytes);
     assert!(!block.is_null(), "{bytes} bytes are to be had");
+    filled_at(block, bytes, value);
+    block
+}
+
+/// Writes to each base page of a block.
+fn filled_at(block: *mut u8, bytes: usize, value: u8) {
     for offset in (0..bytes).step_by(4096) {
-        // SAFETY: within the block just allocated.
+        // SAFETY: within a live block.
         unsafe { block.add(offset).write_volatile(value) };
     }
-    block
 }
 
 /// Whether each base page of a block still begins with its value.
