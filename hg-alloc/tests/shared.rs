@@ -339,3 +339,28 @@ fn killed_workers_leave_a_sound_arena() {
     }
     sound(arena);
 }
+
+#[test]
+fn a_slot_says_what_became_of_its_block() {
+    let arena = arena("slots", 64);
+    let slots = arena.calloc(8 * 4);
+    // SAFETY: four words of zeros in the arena, never freed before the end of the test.
+    let slots: &[AtomicU64] = unsafe { std::slice::from_raw_parts(slots.cast(), 4) };
+    for size in [100, 3 << 20] {
+        let block = arena.malloc_into(size, &slots[0]);
+        assert!(!block.is_null());
+        assert_eq!(slots[0].load(Acquire), block as u64);
+        assert!(arena.malloc_into(size, &slots[0]).is_null(), "a slot that is full");
+        stamp(block, size, 5);
+        let child = fork(|| arena.free_from(&slots[0]) && !arena.free_from(&slots[0]));
+        assert_eq!(wait(child), 0);
+        assert_eq!(slots[0].load(Acquire), 0);
+        assert!(!arena.free_from(&slots[0]));
+    }
+    assert!(arena.malloc_into(100, &AtomicU64::new(0)).is_null(), "a word outside the arena");
+    assert!(arena.malloc_into(100 << 20, &slots[1]).is_null(), "more than the cap");
+    assert_eq!(slots[1].load(Acquire), 0);
+    arena.free(slots.as_ptr() as *mut u8);
+    arena.recover();
+    assert_eq!(sound(arena).live, 0);
+}

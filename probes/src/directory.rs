@@ -94,6 +94,8 @@ pub struct ThreadRecord {
     pub batch: [AtomicU64; BATCH],
     /// Bytes that the thread may allocate until one of its allocations is a sample.
     pub sample_left: AtomicU64,
+    /// The word in user memory that it is filling or emptying: bytes from the start, plus one; 0 for none.
+    pub slot: AtomicU64,
 }
 
 /// Places for call sites.

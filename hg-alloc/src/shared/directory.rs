@@ -223,8 +223,9 @@ fn start_ticks() -> u64 {
 /// Whether a process is there no more, or only for its parent to see how it ended. Of another pid namespace this tells nothing;
 /// but a process without a thread in the directory loses its counters at most.
 fn is_gone(process: &ProcessRecord) -> bool {
-    let pid = text::decimal(process.pid.load(Relaxed).into(), &mut [0; 20]).as_bytes();
-    look_at(pid)
+    let mut digits = [0; 20];
+    let pid = text::decimal(process.pid.load(Relaxed).into(), &mut digits);
+    look_at(pid.as_bytes())
         .is_none_or(|(state, ticks)| matches!(state, b'Z' | b'X') || ticks != process.start_ticks.load(Relaxed))
 }
 

@@ -2,8 +2,8 @@
 
 use super::Arena;
 use super::core::{Entry, Owner};
-use super::slot::Claim;
 use super::sample::Site;
+use super::slot::Claim;
 use crate::arena::ATTEMPTS;
 use crate::size_class::{CLASSES, COUNT, MAX_SIZE, SLICE, SLICE_SHIFT, class_of};
 use crate::sys::{KeepErrno, clock};

@@ -62,6 +62,7 @@ pub use inspect::{Audit, Cell, Hands};
 pub use named::{create_named, open_named, unlink_named};
 pub use recover::Recovered;
 pub use sample::Site;
+pub use tick::tick_all;
 
 /// Arenas that a process can have a handle of.
 pub const ARENAS: usize = 16;
