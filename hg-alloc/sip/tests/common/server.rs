@@ -1,0 +1,211 @@
+//! A Kamailio under the library on loopback, and calls through it by sipp.
+
+use super::{SCRATCH, installed, library, wait};
+use std::fs::{self, File};
+use std::net::{TcpListener, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest time that calls may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One server at a time: calls are judged by whether they are answered in time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// How calls go.
+#[derive(Clone, Copy)]
+pub(crate) enum Transport {
+    Udp,
+    Tcp,
+}
+
+/// What a server is to be.
+pub(crate) struct Setup<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) workers: usize,
+    /// Variables beside LD_PRELOAD.
+    pub(crate) environment: &'a [(&'a str, &'a str)],
+    /// Arguments beside those that every one gets.
+    pub(crate) arguments: &'a [&'a str],
+}
+
+/// A server that runs; killed when dropped, however the test ends.
+pub(crate) struct Server {
+    child: Child,
+    folder: PathBuf,
+    log: PathBuf,
+    port: u16,
+    callee: u16,
+    caller: u16,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// How a server ended.
+pub(crate) struct Ended {
+    pub(crate) is_clean: bool,
+    pub(crate) log: String,
+}
+
+/// A port of loopback that is free for UDP and TCP.
+fn free_port() -> u16 {
+    (0..100)
+        .find_map(|_| {
+            let udp = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            let port = udp.local_addr().expect("an address").port();
+            TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
+        })
+        .expect("a free port")
+}
+
+fn configuration(port: u16, callee: u16, workers: usize, control: &str) -> String {
+    let modules = ["tm", "sl", "rr", "pv", "textops", "siputils", "dialog", "kex", "corex", "ctl"];
+    let modules: String = modules.map(|module| format!("loadmodule \"{module}.so\"\n")).concat();
+    format!(
+        "debug=2\nlog_stderror=yes\nauto_aliases=no\nchildren={workers}\ntcp_children={workers}\nmemlog=2\nmem_summary=3\n\
+         listen=udp:127.0.0.1:{port}\nlisten=tcp:127.0.0.1:{port}\n{modules}\
+         modparam(\"ctl\", \"binrpc\", \"unix:{control}\")\nmodparam(\"dialog\", \"dlg_flag\", 4)\n\
+         request_route {{
+            if (has_totag()) {{
+                if (loose_route()) {{ t_relay(); exit; }}
+                if (is_method(\"ACK\")) {{ if (t_check_trans()) t_relay(); exit; }}
+                sl_send_reply(\"404\", \"Not here\"); exit;
+            }}
+            if (is_method(\"ACK\")) {{ if (t_check_trans()) t_relay(); exit; }}
+            if (!is_method(\"INVITE\")) {{ sl_send_reply(\"200\", \"OK\"); exit; }}
+            if ($rU == \"busy\") {{ t_newtran(); t_reply(\"486\", \"Busy Here\"); exit; }}
+            setflag(4); record_route(); $ru = \"sip:callee@127.0.0.1:{callee};transport=\" + $proto; t_relay();
+         }}\n"
+    )
+}
+
+impl Server {
+    /// Starts a server, and waits until it answers. `None` where something is not installed, which is said.
+    pub(crate) fn start(setup: &Setup) -> Option<Server> {
+        let kamailio = installed("kamailio")?;
+        installed("sipp")?;
+        installed("kamcmd")?;
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        // A socket's path is limited to 107 bytes, which a deep target folder exceeds.
+        let folder = std::env::temp_dir().join(format!("hg-sip-{}-{}", setup.name, std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let (port, callee, caller) = (free_port(), free_port(), free_port());
+        let file = folder.join("kamailio.cfg");
+        let control = folder.join("control");
+        let text = configuration(port, callee, setup.workers, control.to_str().expect("a path"));
+        fs::write(&file, text).expect("a configuration");
+        let log = PathBuf::from(SCRATCH).join(format!("kamailio-{}.log", setup.name));
+        let mut command = Command::new(kamailio);
+        command.arg("-f").arg(&file).args(["-DD", "-E", "-m", "128", "-M", "8", "-Y"]).arg(&folder);
+        command.args(setup.arguments).env("LD_PRELOAD", library()).envs(setup.environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
+        let child = command.spawn().expect("kamailio");
+        let server = Server { child, folder, log, port, callee, caller, _turn: turn };
+        server.await_answer();
+        Some(server)
+    }
+
+    fn await_answer(&self) {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let local = socket.local_addr().expect("an address");
+        let request = format!(
+            "OPTIONS sip:127.0.0.1:{0} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKhg\r\nFrom: <sip:hg@{local}>;tag=1\r\n\
+             To: <sip:127.0.0.1:{0}>\r\nCall-ID: hg\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
+            self.port
+        );
+        socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        let begin = Instant::now();
+        loop {
+            let sent = socket.send_to(request.as_bytes(), ("127.0.0.1", self.port));
+            if sent.is_ok() && socket.recv(&mut [0; 2048]).is_ok() {
+                return;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "no answer:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What the server and the library wrote.
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).expect("the log")).into_owned()
+    }
+
+    /// The main process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn sipp(&self, scenario: &str, port: u16, transport: Transport) -> Command {
+        let mut command = Command::new(installed("sipp").expect("sipp"));
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/sipp").join(scenario);
+        let transport = match transport {
+            Transport::Udp => "u1",
+            Transport::Tcp => "t1",
+        };
+        command.arg("-sf").arg(file).args(["-i", "127.0.0.1", "-p", &port.to_string(), "-t", transport, "-nostdin"]);
+        command.current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn call(&self, scenario: &str, service: &str, calls: usize, rate: usize, transport: Transport) {
+        let mut caller = self.sipp(scenario, self.caller, transport);
+        caller.args(["-s", service, "-m", &calls.to_string(), "-r", &rate.to_string(), "-timeout", "40"]);
+        caller.arg(format!("127.0.0.1:{}", self.port));
+        let status = wait(&mut caller.spawn().expect("sipp"), PATIENCE);
+        // sipp's status is 0 if no call failed.
+        assert!(status.is_some_and(|status| status.success()), "calls failed ({status:?}):\n{}", self.log());
+    }
+
+    /// Calls that the server itself answers 486; none may fail.
+    pub(crate) fn busy_calls(&self, calls: usize, rate: usize, transport: Transport) {
+        self.call("busy.xml", "busy", calls, rate, transport);
+    }
+
+    /// Calls through the server; none may fail.
+    pub(crate) fn relayed_calls(&self, calls: usize, rate: usize, transport: Transport) {
+        let mut callee = self.sipp("callee.xml", self.callee, transport).spawn().expect("sipp");
+        std::thread::sleep(Duration::from_millis(300));
+        self.call("caller.xml", "callee", calls, rate, transport);
+        callee.kill().expect("kill");
+        callee.wait().expect("wait");
+    }
+
+    /// Asks the server something; the answer's text.
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        let mut command = Command::new(installed("kamcmd").expect("kamcmd"));
+        command.arg("-s").arg(format!("unix:{}", self.folder.join("control").display())).args(words);
+        let output = command.stdin(Stdio::null()).output().expect("kamcmd");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Ends the server as an operator does.
+    pub(crate) fn end(self) -> Ended {
+        Command::new("kill").arg(self.pid().to_string()).status().expect("kill");
+        self.wait()
+    }
+
+    /// Waits for the server's end.
+    pub(crate) fn wait(mut self) -> Ended {
+        let status = wait(&mut self.child, Duration::from_secs(20));
+        Ended { is_clean: status.is_some_and(|status| status.success()), log: self.log() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            // Workers end when their parent does so in good order only.
+            let _ = Command::new("kill").arg(self.pid().to_string()).status();
+            let _ = wait(&mut self.child, Duration::from_secs(10));
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The numbers of one kind in an answer, such as all lines `used: 17`.
+pub(crate) fn numbers(answer: &str, name: &str) -> Vec<u64> {
+    let lines = answer.lines().filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "));
+    lines.map(|number| number.parse().expect("a number")).collect()
+}

@@ -1,0 +1,134 @@
+//! Kamailio under the library: calls through it, its own statistics and dumps, roles of its processes, and a clean end.
+
+mod common;
+
+use common::directory::roles;
+use common::server::{Ended, Server, Setup, Transport, numbers};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+/// The server's own figures of its memory, which must make sense at any moment.
+fn check_statistics(server: &Server) {
+    let log = server.log();
+    assert!(!log.contains("CRITICAL:") && !log.contains("ERROR:"), "{log}");
+    let shm = server.ask(&["core.shmmem"]);
+    let pkg = server.ask(&["pkg.stats"]);
+    let one = |name| numbers(&shm, name)[0];
+    assert!(one("total") >= 128 * MIB && one("total") < 129 * MIB, "{shm}");
+    assert!(one("used") > 0 && one("used") <= one("real_used"), "{shm}");
+    assert!(one("real_used") <= one("max_used") && one("max_used") <= one("total"), "{shm}");
+    assert_eq!(one("free"), one("total") - one("real_used"), "{shm}");
+    let (used, real, total) = (numbers(&pkg, "used"), numbers(&pkg, "real_used"), numbers(&pkg, "total_size"));
+    assert!(used.len() > 5, "{pkg}");
+    for ((used, real), total) in used.iter().zip(&real).zip(&total) {
+        assert!(*used > 0 && used <= real && real <= total, "{pkg}");
+    }
+    let report = server.ask(&["shm.report"]);
+    assert!(report.contains("total_size"), "{report}");
+}
+
+fn check_end(Ended { is_clean, log }: Ended) {
+    assert!(is_clean, "{log}");
+    for domain in ["pkg", "shm"] {
+        assert!(log.contains(&format!("hg: {domain}: on hg, up to ")), "{log}");
+        // Its dump at exit, which its configuration asks for.
+        assert!(log.contains(&format!("hg: {domain}: total=")), "{log}");
+    }
+    assert!(!log.contains("hg: shm: no memory") && !log.contains("hg: pkg: no memory"), "{log}");
+}
+
+#[test]
+fn busy_calls_by_two_workers_do_not_fail() {
+    let setup = Setup { name: "busy", workers: 2, environment: &[], arguments: &[] };
+    let Some(server) = Server::start(&setup) else { return };
+    server.busy_calls(2000, 1000, Transport::Udp);
+    check_statistics(&server);
+    check_end(server.end());
+}
+
+#[test]
+fn relayed_calls_by_four_workers_do_not_fail() {
+    let setup = Setup { name: "relay", workers: 4, environment: &[], arguments: &[] };
+    let Some(server) = Server::start(&setup) else { return };
+    server.relayed_calls(800, 300, Transport::Udp);
+    check_statistics(&server);
+    check_end(server.end());
+}
+
+#[test]
+fn relayed_calls_over_tcp_do_not_fail() {
+    let setup = Setup { name: "tcp", workers: 2, environment: &[], arguments: &["-x", "tlsf", "-X", "fm"] };
+    let Some(server) = Server::start(&setup) else { return };
+    server.relayed_calls(500, 200, Transport::Tcp);
+    check_statistics(&server);
+    check_end(server.end());
+}
+
+#[test]
+fn a_patched_server_relays_calls() {
+    let environment = [("HG_SIP_HOOK", "patch"), ("HG_SHM", "8m:128m"), ("HG_PKG", "2m:12m")];
+    let setup = Setup { name: "patch", workers: 2, environment: &environment, arguments: &[] };
+    let Some(server) = Server::start(&setup) else { return };
+    server.relayed_calls(500, 300, Transport::Udp);
+    server.busy_calls(500, 500, Transport::Udp);
+    check_statistics(&server);
+    assert_eq!(numbers(&server.ask(&["pkg.stats"]), "total_size")[0], 12 * MIB);
+    check_end(server.end());
+}
+
+#[test]
+fn processes_have_the_roles_that_the_server_gives_them() {
+    let setup = Setup { name: "roles", workers: 2, environment: &[], arguments: &[] };
+    let Some(server) = Server::start(&setup) else { return };
+    let begin = Instant::now();
+    let found = loop {
+        let found = roles(server.pid());
+        let receivers = found.values().filter(|role| role.starts_with("udp receiver child=")).count();
+        if receivers == 2 && found.get(&server.pid()).is_some_and(|role| role.starts_with("main process")) {
+            break found;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "{found:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(found.values().any(|role| role == "timer"), "{found:?}");
+    check_end(server.end());
+}
+
+#[test]
+fn a_server_ends_in_good_order_after_a_worker_was_killed() {
+    let setup = Setup { name: "killed", workers: 2, environment: &[], arguments: &[] };
+    let Some(server) = Server::start(&setup) else { return };
+    server.busy_calls(500, 500, Transport::Udp);
+    let processes = roles(server.pid());
+    let worker = processes.iter().find(|(_, role)| role.starts_with("udp receiver")).expect("a worker").0.to_string();
+    Command::new("kill").args(["-9", &worker]).status().expect("kill");
+    // It ends by itself: a main process that loses a child ends all others.
+    let Ended { log, .. } = server.wait();
+    assert!(log.contains("hg: shm: total="), "{log}");
+    assert!(processes.keys().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{processes:?}");
+}
+
+#[test]
+fn a_server_without_memory_says_which_option_gives_more() {
+    let setup = Setup { name: "full", workers: 2, environment: &[("HG_SHM", "24m")], arguments: &[] };
+    let Some(server) = Server::start(&setup) else { return };
+    // Each call keeps some 13 KiB for five seconds, so that not all can be answered; those that were not, retry.
+    server.busy_calls(3000, 1500, Transport::Udp);
+    let Ended { is_clean, log } = server.end();
+    assert!(is_clean, "{log}");
+    let told = log.lines().filter(|line| line.contains("hg: shm: no memory for ")).collect::<Vec<_>>();
+    assert!(!told.is_empty() && told.len() < 20, "{log}");
+    assert!(told[0].contains("a larger -m, or set HG_SHM"), "{}", told[0]);
+}
+
+#[test]
+fn a_server_keeps_its_own_allocator_if_told_so() {
+    let setup = Setup { name: "off", workers: 2, environment: &[("HG_SIP_HOOK", "off")], arguments: &[] };
+    let Some(server) = Server::start(&setup) else { return };
+    server.busy_calls(200, 200, Transport::Udp);
+    let Ended { is_clean, log } = server.end();
+    assert!(is_clean && !log.contains("hg: "), "{log}");
+}
