@@ -4,7 +4,7 @@
 //! what was idle: front and transfer caches that nobody used, then memory that was free throughout. An epoch is a fifth of the
 //! decay time, and idle memory is back with the system after four at most. Any host may call the tick, at any pace and from
 //! any thread; one at a time does it, the others leave. With `HG_THREAD=1` a thread of ours does, in every process that is
-//! forked too.
+//! forked too; it ticks the arenas made by handle as well (`shared/tick.rs`).
 //!
 //! The thread is made by the C library, because front caches need what that sets up in each thread: so not in the middle of
 //! somebody's malloc, which may hold the library's own locks, but when this object is loaded, and after a fork. It blocks all
@@ -155,6 +155,7 @@ extern "C" fn maintain(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
     loop {
         futex::wait(&arena.maintenance.bell, 0, sleep);
         arena.tick();
+        crate::shared::tick_all();
     }
 }
 

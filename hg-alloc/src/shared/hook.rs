@@ -133,10 +133,10 @@ impl Arena {
 
     /// Whether the calling thread holds no lock and is not in the middle of moving cells or pages.
     fn is_good_moment(&self) -> bool {
-        let record = thread::record(self.index) as *const ThreadRecord;
-        // SAFETY: S13, null or the thread's record, which is mapped for ever.
+        // SAFETY: S13, null or the address of the thread's record, which is mapped for ever.
+        let record = unsafe { (thread::record(self.index) as *const ThreadRecord).as_ref() };
         let is_idle = |record: &ThreadRecord| batch_len(record) == 0 && record.busy_count.load(Relaxed) == 0;
-        thread::rank() == 0 && unsafe { record.as_ref() }.is_some_and(is_idle)
+        thread::rank() == 0 && record.is_some_and(is_idle)
     }
 
     fn call(&self, hook: Hook, event: &Event) {

@@ -5,6 +5,7 @@
 //! mutex.
 
 use super::Arena;
+use super::create::handles;
 use super::layout::PAGE_SLICES;
 use super::mutex::Taken;
 use crate::elastic::{self, policy::Decision, policy::Policy};
@@ -18,6 +19,11 @@ use hg_probes::words::{Cause, Verdict, Why};
 
 /// Free pages that frees leave behind before the highest go back at once: an eighth of what is committed, within these bounds.
 const SLACK_PAGES: core::ops::RangeInclusive<usize> = 4..=16;
+
+/// One step of maintenance of every arena that this process has a handle of.
+pub fn tick_all() {
+    handles().for_each(Arena::tick);
+}
 
 impl Arena {
     /// One step of maintenance, if nobody else is at it.

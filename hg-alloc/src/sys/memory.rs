@@ -135,8 +135,8 @@ pub(crate) fn map_file(address: usize, bytes: usize, fd: i32) -> Result<(), Errn
 /// Puts a window of shared memory of the hugetlb pool in place of a part of a mapping. Nothing is reserved: each page has to be
 /// filled before it is used.
 pub(crate) fn map_pool_window(address: usize, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: S9, the name is a C string; the descriptor belongs to this function alone.
     let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+    // SAFETY: S9, the name is a C string; the descriptor belongs to this function alone.
     let fd = check(unsafe { libc::syscall(libc::SYS_memfd_create, c"hg.pool".as_ptr(), flags) })? as i32;
     // SAFETY: as above.
     let sized = check(unsafe { libc::syscall(libc::SYS_ftruncate, fd, bytes) });
