@@ -12,6 +12,7 @@ use hg_probes::page::{self, GRID_LOCK, StatsPage};
 use hg_probes::words::{Reason, Tier, TierReason};
 
 mod map;
+mod shared;
 mod silent;
 
 /// Sizes of the classes shown.
@@ -24,7 +25,8 @@ static FRONTS: [[AtomicU64; SIZES.len()]; 2] =
 fn main() {
     let how = std::env::args().nth(1).unwrap_or_default();
     let length = size_of::<StatsPage>();
-    let page = map(length, if how.starts_with("silent-page") { libc::MAP_SHARED } else { libc::MAP_PRIVATE });
+    let of_several = how.starts_with("silent-page") || how.contains("shared") || how.ends_with("directory");
+    let page = map(length, if of_several { libc::MAP_SHARED } else { libc::MAP_PRIVATE });
     if how != "blank" {
         honest(page);
     }
@@ -47,6 +49,11 @@ fn main() {
         "silent-page-later" => silent::for_a_while(page, FD.load(Relaxed) as i32),
         "silent-fronts" => silent::fronts(page),
         "silent-arguments" => silent::arguments(),
+        "shared" => shared::honest(page),
+        "lying-directory" => shared::lying(page),
+        "no-directory" => shared::elsewhere(page, 4096),
+        "far-directory" => shared::elsewhere(page, u64::MAX - 100),
+        "silent-directory" => shared::elsewhere(page, silent::memory()),
         "names" => {
             let hostile = *b"\x1b[2Jm\xffalloc\n\x1b]0;x\x07 0123456789abc";
             for (word, bytes) in header.name.iter().zip(hostile.chunks(8)) {

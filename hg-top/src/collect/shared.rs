@@ -80,9 +80,10 @@ impl Arenas {
 fn owner(shared: &Shared, alive: &[&Identity]) -> u32 {
     let creator = shared.arena.figures.as_ref().map(|figures| figures.creator);
     let maker = alive.iter().find(|identity| Some(identity.inner_pid) == creator).map(|identity| identity.pid);
-    let before = Some(shared.owner).filter(|owner| shared.processes.contains(owner));
-    let first = alive.first().map(|identity| identity.pid).or(shared.processes.first().copied());
-    maker.or(before).or(first).unwrap_or(0)
+    let before = alive.iter().find(|identity| identity.pid == shared.owner).map(|identity| identity.pid);
+    let mut listed = std::iter::once(shared.owner).chain(shared.processes.iter().copied());
+    let last = listed.find(|pid| shared.processes.contains(pid));
+    maker.or(before).or(alive.first().map(|identity| identity.pid)).or(last).unwrap_or(0)
 }
 
 /// Finds the process of a record among those that are watched and live.
@@ -136,7 +137,10 @@ mod tests {
         assert_eq!(owner(&shared, &[&first, &maker]), 900);
         assert_eq!(owner(&shared, &[&first]), 40);
         shared.owner = 900;
-        assert_eq!(owner(&shared, &[&first]), 900, "it does not change for no reason");
+        assert_eq!(owner(&shared, &[&first]), 40, "one that lives, if any does");
         assert_eq!(owner(&shared, &[]), 900);
+        let second = identity(50, 50, 9);
+        (shared.owner, shared.processes) = (50, [40, 50].into());
+        assert_eq!(owner(&shared, &[&first, &second]), 50, "it does not change for no reason");
     }
 }

@@ -47,14 +47,22 @@ impl FakePage {
         }
     }
 
+    /// One that another command starts; `None` if that cannot.
+    pub(crate) fn start_through(command: &[&str], how: &str) -> Option<FakePage> {
+        let (first, rest) = command.split_first().expect("a command");
+        FakePage::spawn(Command::new(first).args(rest).arg(example()).arg(how)).ok()
+    }
+
     /// The same as [`start_as`](Self::start_as); what it says instead if the kernel does not let it be that way.
     fn try_start(program: &std::path::Path, how: &str) -> Result<FakePage, String> {
-        let mut child = Command::new(program)
-            .arg(how)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("fake_page starts; cargo builds examples along with tests");
+        FakePage::spawn(Command::new(program).arg(how))
+    }
+
+    fn spawn(command: &mut Command) -> Result<FakePage, String> {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| {
+                format!("it does not start, though cargo builds examples along with tests: {error}")
+            })?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
         let page = FakePage(child);
