@@ -42,7 +42,7 @@ fn check_end(Ended { is_clean, log }: Ended) {
 
 #[test]
 fn busy_calls_by_two_workers_do_not_fail() {
-    let setup = Setup { name: "busy", workers: 2, environment: &[], arguments: &[] };
+    let setup = Setup { name: "busy", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
     server.busy_calls(2000, 1000, Transport::Udp);
     check_statistics(&server);
@@ -51,7 +51,7 @@ fn busy_calls_by_two_workers_do_not_fail() {
 
 #[test]
 fn relayed_calls_by_four_workers_do_not_fail() {
-    let setup = Setup { name: "relay", workers: 4, environment: &[], arguments: &[] };
+    let setup = Setup { name: "relay", workers: 4, is_preloaded: true, environment: &[], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
     server.relayed_calls(800, 300, Transport::Udp);
     check_statistics(&server);
@@ -60,7 +60,8 @@ fn relayed_calls_by_four_workers_do_not_fail() {
 
 #[test]
 fn relayed_calls_over_tcp_do_not_fail() {
-    let setup = Setup { name: "tcp", workers: 2, environment: &[], arguments: &["-x", "tlsf", "-X", "fm"] };
+    let setup =
+        Setup { name: "tcp", workers: 2, is_preloaded: true, environment: &[], arguments: &["-x", "tlsf", "-X", "fm"] };
     let Some(server) = Server::start(&setup) else { return };
     server.relayed_calls(500, 200, Transport::Tcp);
     check_statistics(&server);
@@ -70,7 +71,7 @@ fn relayed_calls_over_tcp_do_not_fail() {
 #[test]
 fn a_patched_server_relays_calls() {
     let environment = [("HG_SIP_HOOK", "patch"), ("HG_SHM", "8m:128m"), ("HG_PKG", "2m:12m")];
-    let setup = Setup { name: "patch", workers: 2, environment: &environment, arguments: &[] };
+    let setup = Setup { name: "patch", workers: 2, is_preloaded: true, environment: &environment, arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
     server.relayed_calls(500, 300, Transport::Udp);
     server.busy_calls(500, 500, Transport::Udp);
@@ -81,7 +82,7 @@ fn a_patched_server_relays_calls() {
 
 #[test]
 fn processes_have_the_roles_that_the_server_gives_them() {
-    let setup = Setup { name: "roles", workers: 2, environment: &[], arguments: &[] };
+    let setup = Setup { name: "roles", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
     let begin = Instant::now();
     let found = loop {
@@ -99,7 +100,7 @@ fn processes_have_the_roles_that_the_server_gives_them() {
 
 #[test]
 fn a_server_ends_in_good_order_after_a_worker_was_killed() {
-    let setup = Setup { name: "killed", workers: 2, environment: &[], arguments: &[] };
+    let setup = Setup { name: "killed", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
     server.busy_calls(500, 500, Transport::Udp);
     let processes = roles(server.pid());
@@ -113,7 +114,8 @@ fn a_server_ends_in_good_order_after_a_worker_was_killed() {
 
 #[test]
 fn a_server_without_memory_says_which_option_gives_more() {
-    let setup = Setup { name: "full", workers: 2, environment: &[("HG_SHM", "24m")], arguments: &[] };
+    let setup =
+        Setup { name: "full", workers: 2, is_preloaded: true, environment: &[("HG_SHM", "24m")], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
     // Each call keeps some 13 KiB for five seconds, so that not all can be answered; those that were not, retry.
     server.busy_calls(3000, 1500, Transport::Udp);
@@ -126,7 +128,8 @@ fn a_server_without_memory_says_which_option_gives_more() {
 
 #[test]
 fn a_server_keeps_its_own_allocator_if_told_so() {
-    let setup = Setup { name: "off", workers: 2, environment: &[("HG_SIP_HOOK", "off")], arguments: &[] };
+    let setup =
+        Setup { name: "off", workers: 2, is_preloaded: true, environment: &[("HG_SIP_HOOK", "off")], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
     server.busy_calls(200, 200, Transport::Udp);
     let Ended { is_clean, log } = server.end();

@@ -3,7 +3,7 @@
 use super::{SCRATCH, installed, library, wait};
 use std::fs::{self, File};
 use std::net::{TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,9 +22,12 @@ pub(crate) enum Transport {
 }
 
 /// What a server is to be.
+#[derive(Clone, Copy)]
 pub(crate) struct Setup<'a> {
     pub(crate) name: &'a str,
     pub(crate) workers: usize,
+    /// Whether it runs under the library.
+    pub(crate) is_preloaded: bool,
     /// Variables beside LD_PRELOAD.
     pub(crate) environment: &'a [(&'a str, &'a str)],
     /// Arguments beside those that every one gets.
@@ -40,6 +43,27 @@ pub(crate) struct Server {
     callee: u16,
     caller: u16,
     _turn: MutexGuard<'static, ()>,
+}
+
+/// How long answers took.
+pub(crate) struct Answers {
+    /// Milliseconds, ascending.
+    times: Vec<f64>,
+}
+
+impl Answers {
+    /// From a file of lines `date;milliseconds;number`.
+    fn read(file: &Path) -> Answers {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let mut times: Vec<f64> = text.lines().filter_map(|line| line.split(';').nth(1)?.parse().ok()).collect();
+        times.sort_by(f64::total_cmp);
+        Answers { times }
+    }
+
+    /// Milliseconds in which 99 of 100 answers came.
+    pub(crate) fn p99(&self) -> f64 {
+        self.times.get(self.times.len() * 99 / 100).copied().unwrap_or(f64::NAN)
+    }
 }
 
 /// How a server ended.
@@ -98,7 +122,10 @@ impl Server {
         let log = PathBuf::from(SCRATCH).join(format!("kamailio-{}.log", setup.name));
         let mut command = Command::new(kamailio);
         command.arg("-f").arg(&file).args(["-DD", "-E", "-m", "128", "-M", "8", "-Y"]).arg(&folder);
-        command.args(setup.arguments).env("LD_PRELOAD", library()).envs(setup.environment.iter().copied());
+        command.args(setup.arguments).envs(setup.environment.iter().copied());
+        if setup.is_preloaded {
+            command.env("LD_PRELOAD", library());
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
         let child = command.spawn().expect("kamailio");
         let server = Server { child, folder, log, port, callee, caller, _turn: turn };
@@ -136,6 +163,13 @@ impl Server {
         self.child.id()
     }
 
+    /// All of the server's processes: the main one and its children.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let pid = self.pid();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
+        children.split_whitespace().map(|child| child.parse().expect("a number")).chain([pid]).collect()
+    }
+
     fn sipp(&self, scenario: &str, port: u16, transport: Transport) -> Command {
         let mut command = Command::new(installed("sipp").expect("sipp"));
         let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/sipp").join(scenario);
@@ -148,27 +182,30 @@ impl Server {
         command
     }
 
-    fn call(&self, scenario: &str, service: &str, calls: usize, rate: usize, transport: Transport) {
+    fn call(&self, scenario: &str, service: &str, calls: usize, rate: usize, transport: Transport) -> Answers {
         let mut caller = self.sipp(scenario, self.caller, transport);
         caller.args(["-s", service, "-m", &calls.to_string(), "-r", &rate.to_string(), "-timeout", "40"]);
-        caller.arg(format!("127.0.0.1:{}", self.port));
-        let status = wait(&mut caller.spawn().expect("sipp"), PATIENCE);
+        let mut caller = caller.arg("-trace_rtt").arg(format!("127.0.0.1:{}", self.port)).spawn().expect("sipp");
+        let status = wait(&mut caller, PATIENCE);
         // sipp's status is 0 if no call failed.
         assert!(status.is_some_and(|status| status.success()), "calls failed ({status:?}):\n{}", self.log());
+        let file = format!("{}_{}_rtt.csv", scenario.trim_end_matches(".xml"), caller.id());
+        Answers::read(&self.folder.join(file))
     }
 
     /// Calls that the server itself answers 486; none may fail.
-    pub(crate) fn busy_calls(&self, calls: usize, rate: usize, transport: Transport) {
-        self.call("busy.xml", "busy", calls, rate, transport);
+    pub(crate) fn busy_calls(&self, calls: usize, rate: usize, transport: Transport) -> Answers {
+        self.call("busy.xml", "busy", calls, rate, transport)
     }
 
     /// Calls through the server; none may fail.
-    pub(crate) fn relayed_calls(&self, calls: usize, rate: usize, transport: Transport) {
+    pub(crate) fn relayed_calls(&self, calls: usize, rate: usize, transport: Transport) -> Answers {
         let mut callee = self.sipp("callee.xml", self.callee, transport).spawn().expect("sipp");
         std::thread::sleep(Duration::from_millis(300));
-        self.call("caller.xml", "callee", calls, rate, transport);
+        let answers = self.call("caller.xml", "callee", calls, rate, transport);
         callee.kill().expect("kill");
         callee.wait().expect("wait");
+        answers
     }
 
     /// Asks the server something; the answer's text.

@@ -1,0 +1,96 @@
+//! CPU time of a Kamailio per call, by allocator: its own three, and hg by way of `libhg_sip.so`.
+//!
+//! `cargo bench -p hg-sip -- [ROUNDS [SECONDS]] [late|patch]`. Each round runs each allocator once in each
+//! scenario, in an order that turns; what is printed are medians over the rounds, and of the ratios within a round. The time is
+//! that of all of the server's processes, of the kernel for them too; sipp, on the same machine, is not counted.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::server::{Server, Setup, Transport};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What the server is given, by the name of the allocator.
+const ALLOCATORS: [(&str, &[&str]); 4] = [
+    ("qm", &["-x", "qm", "-X", "qm"]),
+    ("fm", &["-x", "fm", "-X", "fm"]),
+    ("tlsf", &["-x", "tlsf", "-X", "tlsf"]),
+    ("hg", &["-x", "fm", "-X", "fm"]),
+];
+
+/// Calls, where they go, how, and how many a second.
+const SCENARIOS: [(&str, bool, Transport, usize); 4] = [
+    ("486, UDP", false, Transport::Udp, 3000),
+    ("486, TCP", false, Transport::Tcp, 3000),
+    ("relayed, UDP", true, Transport::Udp, 700),
+    ("relayed, TCP", true, Transport::Tcp, 700),
+];
+
+/// CPU time of a server's processes so far.
+fn cpu_time(server: &Server) -> Duration {
+    let processes = server.processes();
+    let of = |pid: &u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+        text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+    };
+    Duration::from_nanos(processes.iter().map(of).sum())
+}
+
+/// One run: microseconds of CPU time per call, and milliseconds of the 99th percentile of answers.
+fn run(setup: &Setup, scenario: (&str, bool, Transport, usize), seconds: usize) -> (f64, f64) {
+    let (_, is_relayed, transport, rate) = scenario;
+    let server = Server::start(setup).expect("kamailio, kamcmd and sipp");
+    let calls = |count| match is_relayed {
+        true => server.relayed_calls(count, rate, transport),
+        false => server.busy_calls(count, rate, transport),
+    };
+    calls(rate / 2);
+    let before = cpu_time(&server);
+    let answers = calls(rate * seconds);
+    let used = cpu_time(&server) - before;
+    assert!(server.end().is_clean);
+    (used.as_secs_f64() * 1e6 / (rate * seconds) as f64, answers.p99())
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Vec<usize> = arguments.iter().filter_map(|word| word.parse().ok()).collect();
+    let (rounds, seconds) = (*numbers.first().unwrap_or(&9), *numbers.get(1).unwrap_or(&5));
+    let hook = if arguments.iter().any(|word| word == "patch") { "patch" } else { "late" };
+    let environment = [("HG_SIP_HOOK", hook)];
+    let mut found: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    for round in 0..rounds {
+        for (number, scenario) in SCENARIOS.into_iter().enumerate() {
+            for place in 0..ALLOCATORS.len() {
+                let (name, arguments) = ALLOCATORS[(place + round) % ALLOCATORS.len()];
+                let arguments = [&["-m", "1024"], arguments].concat();
+                let is_preloaded = name == "hg";
+                let environment: &[_] = if is_preloaded { &environment } else { &[] };
+                let setup = Setup { name, workers: 2, is_preloaded, environment, arguments: &arguments };
+                let figures = run(&setup, scenario, seconds);
+                eprintln!("round {}: {}: {name}: {:.1} us, p99 {:.1} ms", round + 1, scenario.0, figures.0, figures.1);
+                found.entry((number, name)).or_default().push(figures);
+            }
+        }
+    }
+    println!("| calls | allocator | CPU us per call | min to max | hg / it | p99 ms |\n|---|---|---|---|---|---|");
+    for (number, scenario) in SCENARIOS.iter().enumerate() {
+        for (name, _) in ALLOCATORS {
+            let (it, hg) = (&found[&(number, name)], &found[&(number, "hg")]);
+            let cpu = || it.iter().map(|(cpu, _)| *cpu);
+            let (least, most) = (cpu().fold(f64::MAX, f64::min), cpu().fold(0.0, f64::max));
+            let ratio = median(hg.iter().zip(it).map(|(hg, it)| hg.0 / it.0));
+            let p99 = median(it.iter().map(|(_, p99)| *p99));
+            let (calls, cpu) = (scenario.0, median(cpu()));
+            println!("| {calls} | {name} | {cpu:.1} | {least:.1} to {most:.1} | {ratio:.2} | {p99:.1} |");
+        }
+    }
+}
