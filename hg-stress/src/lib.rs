@@ -18,6 +18,7 @@
 //! | [`growth`] | how long locks are held while the arena grows |
 //! | [`load`] | growth, rest and release by script, to be watched |
 //! | [`turnover`] | owners come and go: is every span reclaimed, how fast? |
+//! | [`processes`] | processes on one shared arena, killed at random instants |
 //! | [`demo`](mod@demo) | a good-looking workload for hg-top |
 //! | [`report`] | the outcome, as text and JSON |
 //!
@@ -33,6 +34,7 @@ pub mod hoard;
 pub mod load;
 pub mod maintain;
 pub mod mix;
+pub mod processes;
 pub mod report;
 pub mod rng;
 pub mod rss;

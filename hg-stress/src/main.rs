@@ -7,6 +7,7 @@ use hg_stress::config::{Config, Hold, Pattern, Sizes};
 use hg_stress::growth::Growth;
 use hg_stress::load::Load;
 use hg_stress::load::script::Error;
+use hg_stress::processes::Processes;
 use hg_stress::spike::Spike;
 use hg_stress::spike::modes::Mode;
 use hg_stress::turnover;
@@ -74,6 +75,13 @@ enum Command {
         /// Threads, one after the other.
         #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
         generations: u32,
+        #[command(flatten)]
+        verdict: Verdict,
+    },
+    /// Processes on one shared arena are killed at random instants: is anything lost, doubled or stuck?
+    Processes {
+        #[command(flatten)]
+        processes: Processes,
         #[command(flatten)]
         verdict: Verdict,
     },
@@ -175,6 +183,11 @@ fn main() -> ExitCode {
         Command::Growth { growth, verdict } => {
             growth.run().map(|report| verdict.tell(&report, report.failures().is_empty()))
         }
+        Command::Processes { processes, verdict } => processes.run().map(|report| {
+            let failures = report.failures();
+            failures.iter().for_each(|failure| eprintln!("hg-stress: {failure}"));
+            verdict.tell(&report, failures.is_empty())
+        }),
         Command::Load { script, repeat, threads, sizes, seed, output } => {
             let script = script.join(" ").parse().map_err(|error: Error| error.to_string());
             let load = script.map(|script| Load { script, repeat, threads, sizes, seed });
