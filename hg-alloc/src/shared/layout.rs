@@ -23,6 +23,9 @@ pub(super) const PAGE_SLICES: usize = HUGE_PAGE / SLICE;
 pub(super) const FINE_STATES: usize = SLICE / 16;
 pub(super) const COARSE_STATES: usize = SLICE / 64;
 
+/// States before the first that is a cell's, so that no entry is 0, which means none.
+const UNUSED_STATES: usize = 64;
+
 /// Cells smaller than this have fine states, bytes.
 pub(super) const COARSE_FROM: u32 = 64;
 
@@ -70,7 +73,7 @@ impl Layout {
         let runs = descriptors + slices * size_of::<AtomicU64>();
         let spans = (runs + slices * size_of::<AtomicU32>()).next_multiple_of(4096);
         let states = (spans + slices * size_of::<SpanLinks>()).next_multiple_of(4096);
-        let coarse = states + slices * FINE_STATES;
+        let coarse = states + UNUSED_STATES + slices * FINE_STATES;
         let processes = (coarse + slices * COARSE_STATES).next_multiple_of(4096);
         let threads = processes + PROCESSES * size_of::<ProcessRecord>();
         let sites = threads + THREADS * size_of::<ThreadRecord>();
@@ -101,12 +104,13 @@ impl Layout {
 
     /// Number of state bytes, fine and coarse together.
     pub(super) const fn state_count(&self) -> usize {
-        self.slices * (FINE_STATES + COARSE_STATES)
+        UNUSED_STATES + self.slices * (FINE_STATES + COARSE_STATES)
     }
 
-    /// Where the states of a span begin, counted from the first fine one.
+    /// Where the states of a span begin, counted from the first state.
     pub(super) const fn states_of(&self, head: usize, cell_size: u32) -> usize {
-        if cell_size < COARSE_FROM { head * FINE_STATES } else { self.slices * FINE_STATES + head * COARSE_STATES }
+        let fine = cell_size < COARSE_FROM;
+        UNUSED_STATES + if fine { head * FINE_STATES } else { self.slices * FINE_STATES + head * COARSE_STATES }
     }
 }
 
