@@ -11,6 +11,7 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use hg_alloc::shared::{Arena, Error, Site};
+use hg_probes::directory::{PROCESSES, ProcessRecord};
 
 /// Shortest time between two lines that say there is no memory, seconds.
 const QUIET_SECONDS: u64 = 10;
@@ -67,6 +68,13 @@ impl Domain {
     pub(crate) fn arena(&self) -> Option<&'static Arena> {
         // SAFETY: null, or an arena that lives as long as the process.
         unsafe { self.arena.load(Relaxed).as_ref() }
+    }
+
+    /// The records of the processes that use the arena.
+    pub(crate) fn processes(&self) -> Option<&'static [ProcessRecord]> {
+        let first = self.arena()?.stats_page().header.processes_address.load(Relaxed) as *const ProcessRecord;
+        // SAFETY: the arena's own directory, which is mapped as long as the arena is.
+        (!first.is_null()).then(|| unsafe { core::slice::from_raw_parts(first, PROCESSES) })
     }
 
     /// What handed out blocks before.

@@ -105,9 +105,10 @@ pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *m
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
     server::moment();
+    let given = server::before_fork();
     // SAFETY: the signature is that of fork(2).
     let pid = unsafe { FORK.get::<Fork>()() };
-    server::after_fork(pid);
+    server::after_fork(pid, given);
     pid
 }
 

@@ -12,11 +12,13 @@
 //! | `kamailio/`, `opensips/` | what each server exports, and the functions that it gets |
 //! | `figures.rs`, `dump.rs` | statistics and dumps that servers ask for |
 //! | `tend.rs`, `roles.rs` | a thread of the main process: maintenance, and the roles of processes |
+//! | `cpus.rs` | where processes may run |
 //! | `symbols.rs`, `patch.rs`, `settings.rs`, `report.rs`, `once.rs` | what these use |
 
 // Without std the library needs libc.so.6 alone, has no thread-local storage but the core's, and no destructors.
 #![cfg_attr(not(test), no_std)]
 
+mod cpus;
 mod domain;
 mod dump;
 mod figures;

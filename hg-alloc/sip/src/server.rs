@@ -5,7 +5,7 @@
 
 use crate::domain::SHM;
 use crate::settings::{self, Hook};
-use crate::{kamailio, opensips, report, roles, tend};
+use crate::{cpus, kamailio, opensips, report, roles, tend};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -31,6 +31,7 @@ pub(crate) fn start() {
         _ => opensips::prepare(hook),
     };
     if is_ready {
+        cpus::check();
         SERVER.store(server, Relaxed);
     }
 }
@@ -44,8 +45,13 @@ pub(crate) fn moment() {
     }
 }
 
+/// Before a fork: what the child is to be given.
+pub(crate) fn before_fork() -> Option<cpus::Set> {
+    if SERVER.load(Relaxed) == NONE || table().is_null() { None } else { cpus::choose() }
+}
+
 /// After a fork, in both processes; `pid` is what fork returned.
-pub(crate) fn after_fork(pid: libc::pid_t) {
+pub(crate) fn after_fork(pid: libc::pid_t, given: Option<cpus::Set>) {
     // Before the server has its table of processes, it forks to become a daemon.
     if pid < 0 || SERVER.load(Relaxed) == NONE || table().is_null() {
         return;
@@ -53,7 +59,9 @@ pub(crate) fn after_fork(pid: libc::pid_t) {
     if pid == 0 {
         // So that a process that is idle for now is in the arena's directory as well.
         SHM.arena().into_iter().for_each(|arena| arena.set_role(""));
+        given.iter().for_each(cpus::take);
     } else {
+        given.iter().for_each(|set| cpus::count(pid as u32, set));
         tend::start();
     }
 }

@@ -5,11 +5,11 @@
 //! has to be gone before the server unmaps shared memory. Children inherit no thread, and the main process alone has one.
 
 use crate::domain::SHM;
-use crate::server;
+use crate::{cpus, server};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use hg_probes::directory::{PROCESSES, ProcessRecord, state};
+use hg_probes::directory::state;
 
 /// Time between two rounds, nanoseconds.
 const ROUND_NS: i64 = 250_000_000;
@@ -73,22 +73,18 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             return null_mut();
         }
         arena.tick();
-        name_processes(arena.stats_page());
+        name_processes();
     }
 }
 
-/// Gives each process of the directory its role, as the server has it.
-fn name_processes(page: &hg_probes::page::StatsPage) {
-    let first = page.header.processes_address.load(Relaxed) as *const ProcessRecord;
-    if first.is_null() {
-        return;
-    }
-    // SAFETY: the arena's own directory, which is mapped as long as the arena is.
-    let records = unsafe { core::slice::from_raw_parts(first, PROCESSES) };
+/// Gives each process of the directory its role, as the server has it, and the CPUs that go with it.
+fn name_processes() {
+    let records = SHM.processes().unwrap_or_default();
     for record in records.iter().filter(|record| record.state.load(Relaxed) == state::LIVE) {
         // Again each round: servers rename processes, and reuse their entries.
         if let Some(role) = server::role(record.pid.load(Relaxed)) {
             record.set_role(role);
+            cpus::apply(record, role);
         }
     }
 }

@@ -4,6 +4,7 @@ mod common;
 
 use common::directory::roles;
 use common::server::{Ended, Server, Setup, Transport, numbers};
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -96,6 +97,42 @@ fn processes_have_the_roles_that_the_server_gives_them() {
     };
     assert!(found.values().any(|role| role == "timer"), "{found:?}");
     check_end(server.end());
+}
+
+/// The CPUs that a process may use, as the kernel lists them.
+fn cpus(pid: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.expect("a list").trim().to_owned()
+}
+
+#[test]
+fn workers_run_on_the_cpus_that_they_are_given() {
+    let own = cpus(std::process::id());
+    let first = own.split([',', '-']).next().expect("a CPU").to_owned();
+    let wish = format!("udp receiver={first};timer={first}-1023");
+    for (wish, narrowed) in [("auto", "udp"), (&wish, "udp"), ("1023", "none")] {
+        let environment = [("HG_CPUS", wish)];
+        let setup = Setup { name: "cpus", workers: 2, is_preloaded: true, environment: &environment, arguments: &[] };
+        let Some(server) = Server::start(&setup) else { return };
+        let begin = Instant::now();
+        loop {
+            let roles = roles(server.pid());
+            let receivers =
+                roles.iter().filter(|(_, role)| role.starts_with("udp receiver")).map(|(pid, _)| cpus(*pid));
+            let receivers: Vec<_> = receivers.collect();
+            let is_one = |list: &String| list.parse::<usize>().is_ok();
+            let is_done = receivers.len() == 2
+                && if narrowed == "udp" { receivers.iter().all(is_one) } else { receivers == [&*own, &*own] };
+            if is_done {
+                break;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(10), "{wish}: {receivers:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(cpus(server.pid()), own, "the main process stays as it is");
+        assert_eq!(server.end().log.contains("hg: HG_CPUS: none of these CPUs"), narrowed == "none");
+    }
 }
 
 #[test]
