@@ -7,7 +7,7 @@ use hg_stress::config::{Config, Hold, Pattern, Sizes};
 use hg_stress::growth::Growth;
 use hg_stress::load::Load;
 use hg_stress::load::script::Error;
-use hg_stress::processes::Processes;
+use hg_stress::processes::{Processes, duel};
 use hg_stress::spike::Spike;
 use hg_stress::spike::modes::Mode;
 use hg_stress::turnover;
@@ -82,6 +82,14 @@ enum Command {
     Processes {
         #[command(flatten)]
         processes: Processes,
+        #[command(flatten)]
+        verdict: Verdict,
+    },
+    /// Two processes free the same block at the same instant: is exactly one of the frees accepted?
+    DoubleFree {
+        /// Blocks.
+        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+        tries: u64,
         #[command(flatten)]
         verdict: Verdict,
     },
@@ -188,6 +196,9 @@ fn main() -> ExitCode {
             failures.iter().for_each(|failure| eprintln!("hg-stress: {failure}"));
             verdict.tell(&report, failures.is_empty())
         }),
+        Command::DoubleFree { tries, verdict } => {
+            duel::run(tries).map(|report| verdict.tell(&report, report.failures.is_empty()))
+        }
         Command::Load { script, repeat, threads, sizes, seed, output } => {
             let script = script.join(" ").parse().map_err(|error: Error| error.to_string());
             let load = script.map(|script| Load { script, repeat, threads, sizes, seed });

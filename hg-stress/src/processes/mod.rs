@@ -7,12 +7,14 @@
 //! | [`hunt`] | kills, and where they land |
 //! | [`census`] | quiet moments: is everything where it must be? |
 //! | [`report`] | the outcome |
+//! | [`duel`] | two processes free one block at once |
 //!
 //! The parent is a process of the arena too: it recovers what the dead left, as a server's own parent would, and so do the
 //! workers that get a dead owner's lock.
 
 pub(crate) mod board;
 pub(crate) mod census;
+pub mod duel;
 pub(crate) mod hunt;
 pub mod report;
 pub(crate) mod worker;
