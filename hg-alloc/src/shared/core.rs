@@ -3,7 +3,7 @@
 //! All zero is its state before the start, and every word is an atomic, as others write at the same time. Words under a lock are
 //! changed through its [`Guard`](super::lock::Guard) alone, which can undo that; those without a lock say so.
 
-use super::layout::{COARSE_FROM, Layout};
+use super::layout::COARSE_FROM;
 use super::lock::Lock;
 use crate::elastic::policy::Policy;
 use crate::size_class::COUNT;
@@ -209,12 +209,6 @@ impl Entry {
     pub(super) fn state(self) -> usize {
         (self.0 >> 32) as usize
     }
-}
-
-/// Whether an entry's words lie inside an arena of this layout.
-#[inline(always)]
-pub(super) fn is_inside(entry: Entry, cap_bytes: usize, layout: &Layout) -> bool {
-    entry.offset() < cap_bytes && entry.state() < layout.state_count()
 }
 
 const _: () = assert!(COARSE_FROM.is_multiple_of(16));

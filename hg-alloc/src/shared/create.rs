@@ -5,6 +5,7 @@
 
 use super::core::{Core, FINGERPRINT, MAGIC, VERSION};
 use super::front::{BLOCK, ZERO_BLOCKS};
+use super::hot::Hot;
 use super::layout::Layout;
 use super::{ARENAS, Arena, fork};
 use crate::backing::room::Room;
@@ -344,6 +345,7 @@ fn handle(
     area: rseq::Area,
 ) -> Arena {
     Arena {
+        hot: Hot::new(index, tables, user, cap_bytes, &layout, flags & ODD != 0, area),
         tables,
         user,
         cap_bytes,

@@ -21,10 +21,8 @@ impl Arena {
     /// and where there are too many threads.
     #[inline(always)]
     pub(super) fn record(&self) -> Option<&'static ThreadRecord> {
-        let address = thread::record(self.index);
-        if address != 0 {
-            // SAFETY: S13, the word is null or the address of the thread's record, which is mapped for ever.
-            return Some(unsafe { &*(address as *const ThreadRecord) });
+        if let Some(record) = self.hot.record() {
+            return Some(record);
         }
         self.take_record()
     }

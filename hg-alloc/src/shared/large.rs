@@ -5,7 +5,7 @@ use super::core::{Entry, Owner};
 use super::sample::Site;
 use super::slot::Claim;
 use crate::arena::ATTEMPTS;
-use crate::size_class::{CLASSES, COUNT, MAX_SIZE, SLICE, SLICE_SHIFT, class_of};
+use crate::size_class::{CLASSES, COUNT, SLICE, SLICE_SHIFT};
 use crate::sys::{KeepErrno, clock};
 use core::ptr::{copy_nonoverlapping, null_mut};
 use core::sync::atomic::Ordering::*;
@@ -17,8 +17,7 @@ impl Arena {
     /// The class that serves a request, if one does.
     #[inline(always)]
     pub(super) fn class_of(&self, size: usize) -> Option<usize> {
-        let size = size.saturating_sub(self.bias as usize);
-        (size <= MAX_SIZE).then(|| class_of(size))
+        self.hot.class_of(size)
     }
 
     /// What every block's address is a multiple of, bytes.

@@ -32,6 +32,7 @@ mod front;
 mod grid;
 mod grow;
 mod hook;
+mod hot;
 mod inspect;
 mod journal;
 mod large;
@@ -52,6 +53,7 @@ use crate::size_class::{CLASSES, COUNT, Class, ODD_CLASSES};
 use ::core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use hg_probes::page::StatsPage;
 use hg_probes::words::Tier;
+use hot::Hot;
 use layout::Layout;
 use span::SpanLinks;
 
@@ -69,6 +71,7 @@ pub const ARENAS: usize = 16;
 
 /// A handle of an arena: where everything lies, in this process's own memory. All calls may be made by any thread.
 pub struct Arena {
+    hot: Hot,
     /// Start of the tables, and of user memory, and bytes of the latter's address space.
     tables: usize,
     user: usize,

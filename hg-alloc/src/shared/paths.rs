@@ -4,9 +4,10 @@
 //! said before is put back at the end: a signal handler may come in between, and allocate.
 
 use super::Arena;
-use super::core::{Entry, Owner, is_inside};
+use super::core::{Entry, Owner};
 use super::front;
 use super::hook::Event;
+use super::hot::Found;
 use super::recover::batch_len;
 use super::sample::Site;
 use super::slot::Claim;
@@ -43,37 +44,28 @@ impl Arena {
     /// Frees a block. Null is allowed; any bad address is refused and counted.
     #[inline]
     pub fn free(&self, address: *mut u8) {
-        let offset = (address as usize).wrapping_sub(self.user);
         let Some(record) = self.record() else { return self.free_unrecorded(address) };
-        if offset < self.cap_bytes
-            && let Owner::Span { class, head } = self.owner(offset >> SLICE_SHIFT)
-            && let Some(entry) = self.live_entry(class, head, offset)
-            && let Some(state) = self.state(entry)
-        {
-            let before = record.in_flight.load(Relaxed);
-            record.in_flight.store(entry.0, Release);
-            let accepted = if self.is_shared() {
-                state.compare_exchange(LIVE, CACHED, AcqRel, Relaxed).is_ok()
-            } else {
-                let is_live = state.load(Relaxed) == LIVE;
-                if is_live {
-                    state.store(CACHED, Relaxed);
-                }
-                is_live
-            };
-            if accepted {
-                // SAFETY: S13 and S1, the entry is in the calling thread's hands alone.
-                if !unsafe { front::push(self.array(class), self.id, self.sequence, entry.0) } {
-                    self.flush(class, entry, record);
-                }
-                record.in_flight.store(before, Release);
-                return;
+        let Some(Found { class, shape, entry, state }) = self.hot.find(address as usize) else {
+            return self.free_other(address);
+        };
+        let before = record.in_flight.load(Relaxed);
+        record.in_flight.store(entry.0, Release);
+        let accepted = if self.is_shared() {
+            state.compare_exchange(LIVE, CACHED, AcqRel, Relaxed).is_ok()
+        } else {
+            let is_live = state.load(Relaxed) == LIVE;
+            if is_live {
+                state.store(CACHED, Relaxed);
             }
+            is_live
+        };
+        if !accepted {
             self.free_unusual(class, address, entry, record);
-            record.in_flight.store(before, Release);
-            return;
+        // SAFETY: S13 and S1, the entry is in the calling thread's hands alone.
+        } else if !unsafe { front::push(shape.array, self.hot.id, self.hot.sequence, entry.0) } {
+            self.flush(class, entry, record);
         }
-        self.free_other(address);
+        record.in_flight.store(before, Release);
     }
 
     /// Frees a cell that is not LIVE: a sample, or what is to be refused.
@@ -94,8 +86,9 @@ impl Arena {
     pub(super) fn malloc_cell(&self, class: usize, size: usize, site: &Site, into: Option<&Claim>) -> *mut u8 {
         let Some(record) = self.record() else { return self.fail(size, Cause::Reentered) };
         let before = record.in_flight.load(Relaxed);
+        let array = self.hot.shape(class).array;
         // SAFETY: S13, a started arena's values and the calling thread's word.
-        let entry = Entry(unsafe { front::pop(self.array(class), self.id, self.sequence, &record.in_flight) });
+        let entry = Entry(unsafe { front::pop(array, self.hot.id, self.hot.sequence, &record.in_flight) });
         if entry.0 != 0
             && let Some(address) = self.hand_out(entry, into)
         {
@@ -109,11 +102,10 @@ impl Arena {
     /// Makes a cell LIVE that came out of a cache. `None` if it is not what a cache holds.
     #[inline(always)]
     fn hand_out(&self, entry: Entry, into: Option<&Claim>) -> Option<*mut u8> {
-        let state = self.state(entry).filter(|_| is_inside(entry, self.cap_bytes, &self.layout))?;
+        let (state, address) = self.hot.cell(entry)?;
         if state.load(Relaxed) != CACHED {
             return None;
         }
-        let address = self.user + entry.offset();
         if let Some(claim) = into {
             claim.announce(address);
         }

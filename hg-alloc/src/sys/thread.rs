@@ -91,10 +91,19 @@ pub(crate) fn set_rank(rank: u32) {
     word(RANK).store(rank, Relaxed);
 }
 
-/// Address of the calling thread's record in the arena of so many handles, 0 for none yet.
-#[inline(always)]
+/// Where a thread has its record in the arena of a handle, from the thread pointer.
+pub(crate) fn record_offset(handle: usize) -> isize {
+    block_offset().wrapping_add_unsigned(RECORDS + handle.min(MOST_RECORDS - 1) * 8)
+}
+
+/// Address of the calling thread's record in the arena of a handle, 0 for none yet.
 pub(crate) fn record(handle: usize) -> usize {
-    let offset = block_offset().wrapping_add_unsigned(RECORDS + handle.min(MOST_RECORDS - 1) * 8);
+    word_at(record_offset(handle))
+}
+
+/// A word of the calling thread's block.
+#[inline(always)]
+pub(crate) fn word_at(offset: isize) -> usize {
     let address: usize;
     // SAFETY: reads a word of the calling thread's block.
     unsafe {
