@@ -6,13 +6,14 @@ use hg_top::process::Process;
 use serde_json::{Value, json};
 
 mod common;
+use common::prefork::Prefork;
 use common::{FakePage, hg_top, stderr};
 
 /// The document of a look at these processes.
-fn look(pids: &[u32], more: &[&str]) -> Value {
+fn look(pids: &[u32]) -> Value {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     let pids = pids.join(",");
-    let output = hg_top(&[&["--pid", &pids, "--no-ebpf", "-i", "0.2", "--once", "-O", "json"], more].concat());
+    let output = hg_top(&["--pid", &pids, "--no-ebpf", "-i", "0.2", "--once", "-O", "json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     serde_json::from_slice(&output.stdout).expect("a document")
 }
@@ -30,7 +31,7 @@ fn family() -> (FakePage, [u32; 3]) {
 #[test]
 fn one_application_with_one_arena_and_its_processes() {
     let (_target, pids) = family();
-    let document = look(&pids, &[]);
+    let document = look(&pids);
     let shared = document["shared_arenas"].as_array().unwrap();
     assert_eq!(shared.len(), 1, "{shared:#?}");
     let arena = &shared[0];
@@ -73,7 +74,7 @@ fn one_application_with_one_arena_and_its_processes() {
 #[test]
 fn the_directory_tells_who_they_are_and_who_has_died() {
     let (_target, pids) = family();
-    let document = look(&pids[..2], &[]);
+    let document = look(&pids[..2]);
     let entries = document["shared_arenas"][0]["processes"].as_array().unwrap().clone();
     let told: Vec<Value> = entries
         .iter()
@@ -160,7 +161,7 @@ fn a_directory_that_lies_or_is_nowhere_does_no_harm() {
     for (how, listed) in [("lying-directory", Some(256)), ("no-directory", None), ("far-directory", None)] {
         let target = FakePage::start(how);
         let pid = target.pid().parse().unwrap();
-        let document = look(&[pid], &[]);
+        let document = look(&[pid]);
         let arena = &document["shared_arenas"][0];
         assert_eq!(arena["committed_bytes"], 64 << 20, "{how}");
         assert_eq!(arena["processes"].as_array().map(Vec::len), listed, "{how}");
@@ -180,10 +181,10 @@ fn a_directory_that_answers_nothing_is_told_of() {
     let Some(target) = FakePage::where_possible("silent-directory") else { return };
     let honest = FakePage::start("honest");
     let begin = Instant::now();
-    let document = look(&[target.pid().parse().unwrap(), honest.pid().parse().unwrap()], &[]);
+    let document = look(&[target.pid().parse().unwrap(), honest.pid().parse().unwrap()]);
     assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
     let processes = document["processes"].as_array().unwrap();
-    let of = |pid: String| processes.iter().find(|process| process["pid"].to_string() == pid).unwrap();
+    let of = |pid: String| processes.iter().find(|process| process["pid"] == pid.parse::<u32>().unwrap()).unwrap();
     assert!(of(target.pid())["page_error"].as_str().unwrap().starts_with("does not answer: "));
     assert_eq!(of(honest.pid())["arenas"][0]["classes"][1]["live"], 200);
 }
@@ -200,7 +201,7 @@ fn processes_of_a_container_are_found_by_their_own_pids() {
     let mut pids = Process::children(&[parent]).unwrap();
     pids.push(parent);
     pids.sort_unstable();
-    let document = look(&pids, &[]);
+    let document = look(&pids);
     target.end();
     let arena = &document["shared_arenas"][0];
     let entries = arena["processes"].as_array().unwrap();
@@ -210,4 +211,67 @@ fn processes_of_a_container_are_found_by_their_own_pids() {
     assert_eq!((&entries[0]["pid_inside"], &entries[0]["role"]), (&json!(1), &json!("main")));
     assert_eq!(arena["owner_pid"], parent);
     assert_eq!(document["processes"][1]["said_role"], "worker 1");
+}
+
+#[test]
+fn a_real_server_of_several_processes() {
+    let target = Prefork::start(3);
+    let pids = target.pids();
+    let document = look(&pids);
+    let applications = document["applications"].as_array().unwrap();
+    assert_eq!(applications.len(), 1, "{applications:#?}");
+    assert_eq!((&applications[0]["processes"], &applications[0]["private_arenas"]), (&json!(pids), &json!(3)));
+    let [shared] = &document["shared_arenas"].as_array().unwrap()[..] else { panic!("one: {document:#}") };
+    assert_eq!(
+        (&shared["name"], &shared["kind"], &shared["owner_pid"]),
+        (&json!("shm"), &json!("shared"), &json!(pids[0]))
+    );
+    let entries = shared["processes"].as_array().unwrap();
+    let roles: Vec<&str> = entries.iter().map(|entry| entry["role"].as_str().unwrap()).collect();
+    assert_eq!(roles.len(), 4, "{roles:?}");
+    for (entry, role) in entries.iter().zip(&roles) {
+        let pid = match role.strip_prefix("worker ") {
+            Some(number) => target.workers[number.parse::<usize>().unwrap() - 1],
+            None => pids[0],
+        };
+        assert_eq!((&entry["pid"], &entry["watched"], &entry["state"]), (&json!(pid), &json!(true), &json!("live")));
+        assert!(*role == "main" || entry["refills"].as_u64().unwrap() > 10, "{entry}");
+    }
+    for process in document["processes"].as_array().unwrap() {
+        let arenas = process["arenas"].as_array().unwrap();
+        let names: Vec<&str> = arenas.iter().map(|arena| arena["name"].as_str().unwrap()).collect();
+        let own: &[&str] = if process["pid"] == pids[0] { &[] } else { &["pkg"] };
+        assert_eq!((names.as_slice(), &process["shared_arenas"]), (own, &json!([shared["id"]])));
+    }
+    // What is committed is there once, not four times; some of it nobody has touched.
+    let application = &applications[0];
+    let bytes = |field: &str| application[field].as_u64().unwrap();
+    let shm = shared["committed_bytes"].as_u64().unwrap();
+    assert!(bytes("committed_bytes") >= shm && bytes("committed_bytes") <= shm + 3 * (8 << 20), "{application:#}");
+    assert!(bytes("memory_bytes") < 2 * (shm + (32 << 20)), "{application:#}");
+}
+
+#[test]
+fn processes_that_open_an_arena_by_its_name_are_one_application() {
+    let shm = std::path::Path::new("/dev/shm");
+    let name = format!("hg-top-{}", std::process::id());
+    let folder = shm.join(&name);
+    if std::fs::create_dir(&folder).is_err() {
+        return eprintln!("skipped: needs a folder in /dev/shm");
+    }
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let (mut first, second) = (Prefork::named(&name, &folder), Prefork::named(&name, &folder));
+    let mut pids = [first.parent(), second.parent()];
+    pids.sort_unstable();
+    let document = look(&pids);
+    let [shared] = &document["shared_arenas"].as_array().unwrap()[..] else { panic!("one: {document:#}") };
+    assert_eq!((&shared["name"], &shared["mapped_by"]), (&json!(name), &json!(pids)));
+    assert_eq!(document["applications"].as_array().unwrap().len(), 1);
+    // Its name is gone; who has it goes on.
+    first.ask("unlink");
+    assert_eq!(first.answer(), "done");
+    let again = look(&pids);
+    assert_eq!(again["shared_arenas"][0]["id"], shared["id"]);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hg_probes::maps::{ClassKey, ClassValue, HistogramValue, LockKey, LockValue};
 use hg_probes::words::{LockId, Reason};
 
-use crate::model::{Arena, Counters, FileNumber, Histogram, HoldWait, Snapshot};
+use crate::model::{Arena, Counters, FileId, Histogram, HoldWait, Snapshot};
 
 /// Enters the sums of the kernel maps into the processes they belong to. Keys of processes that are not watched, and
 /// reasons that this version does not know, are left out.
@@ -35,7 +35,7 @@ pub(super) fn traced(
 fn arena(snapshot: &mut Snapshot, pid: u32, number: u32) -> Option<&mut Arena> {
     let process = snapshot.processes.get_mut(&pid)?;
     let own = process.arenas.contains_key(&number);
-    let is_it = |file: &&FileNumber| snapshot.shared.get(file).is_some_and(|shared| shared.number == number);
+    let is_it = |file: &&FileId| snapshot.shared.get(file).is_some_and(|shared| shared.number == number);
     if let Some(file) = process.shared.iter().find(is_it).filter(|_| !own) {
         return snapshot.shared.get_mut(file).map(|shared| &mut shared.arena);
     }

@@ -6,20 +6,20 @@
 use std::collections::BTreeMap;
 
 use super::target::{Target, Task};
-use crate::model::{FileNumber, Identity, Member, Shared};
+use crate::model::{FileId, Identity, Member, Shared};
 
 /// Through which process each arena is read.
-pub(super) type Readers = BTreeMap<FileNumber, u32>;
+pub(super) type Readers = BTreeMap<FileId, u32>;
 
 /// The arenas, as they were read last.
 #[derive(Default)]
 pub(super) struct Arenas {
-    known: BTreeMap<FileNumber, Shared>,
+    known: BTreeMap<FileId, Shared>,
 }
 
 impl Arenas {
     /// All of them.
-    pub(super) fn all(&self) -> &BTreeMap<FileNumber, Shared> {
+    pub(super) fn all(&self) -> &BTreeMap<FileId, Shared> {
         &self.known
     }
 
@@ -27,14 +27,14 @@ impl Arenas {
     /// tried through all.
     pub(super) fn readers(&self, targets: &BTreeMap<u32, Target>) -> Readers {
         let good = |pid: &&u32| targets.get(pid).is_some_and(Target::is_good);
-        let reader = |(file, shared): (&FileNumber, &Shared)| Some((*file, *shared.processes.iter().find(good)?));
+        let reader = |(file, shared): (&FileId, &Shared)| Some((*file, *shared.processes.iter().find(good)?));
         self.known.iter().filter_map(reader).collect()
     }
 
     /// What a reading of process `pid` is to do.
     pub(super) fn task(&self, pid: u32, readers: &Readers) -> Task {
-        let others = |file: &FileNumber| readers.get(file).is_some_and(|reader| *reader != pid);
-        let own = |(file, shared): &(&FileNumber, &Shared)| shared.processes.contains(&pid) && !others(file);
+        let others = |file: &FileId| readers.get(file).is_some_and(|reader| *reader != pid);
+        let own = |(file, shared): &(&FileId, &Shared)| shared.processes.contains(&pid) && !others(file);
         Task {
             last: self.known.iter().filter(own).map(|(file, shared)| (*file, shared.clone())).collect(),
             left_out: self.known.keys().copied().filter(others).collect(),

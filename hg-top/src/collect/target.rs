@@ -8,7 +8,7 @@ use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::aside::{Aside, Bell, FIRST, PATIENCE};
-use crate::model::{FileNumber, Identity, KernelMemory, Part, Process, Shared};
+use crate::model::{FileId, Identity, KernelMemory, Part, Process, Shared};
 use crate::process::{self, Process as Proc, Thread};
 use crate::source::stats::copy::PageError;
 use crate::source::stats::{Found, StatsSource};
@@ -30,7 +30,7 @@ pub(super) struct Target {
     /// Whether the user named it; others are children of those.
     pub(super) named: bool,
     /// The arenas that it shares and that were read through it since they were [taken](Self::take_shared).
-    shared: BTreeMap<FileNumber, Shared>,
+    shared: BTreeMap<FileId, Shared>,
     reading: Reading,
     /// Whether it was read with success since it is watched.
     seen: bool,
@@ -59,16 +59,16 @@ struct Source {
 struct Answer {
     source: Option<Source>,
     process: Process,
-    shared: BTreeMap<FileNumber, Shared>,
+    shared: BTreeMap<FileId, Shared>,
     error: Option<PageError>,
 }
 
 /// What one reading is to do.
 pub(super) struct Task {
     /// Shared arenas to be read through it, as they were read last.
-    pub(super) last: BTreeMap<FileNumber, Shared>,
+    pub(super) last: BTreeMap<FileId, Shared>,
     /// Those that are read through other processes.
-    pub(super) left_out: BTreeSet<FileNumber>,
+    pub(super) left_out: BTreeSet<FileId>,
 }
 
 impl Target {
@@ -167,7 +167,7 @@ impl Target {
     }
 
     /// The shared arenas that were read through it since the last call.
-    pub(super) fn take_shared(&mut self) -> BTreeMap<FileNumber, Shared> {
+    pub(super) fn take_shared(&mut self) -> BTreeMap<FileId, Shared> {
         std::mem::take(&mut self.shared)
     }
 
@@ -226,7 +226,7 @@ fn read(source: Option<Source>, mut process: Process, task: Task) -> Answer {
 }
 
 /// Its part of the memory that it shares, if it does. The kernel walks all of it, so it is not asked each time.
-fn part(pid: u32, shared: &BTreeSet<FileNumber>, source: &mut Source) -> Option<Part> {
+fn part(pid: u32, shared: &BTreeSet<FileId>, source: &mut Source) -> Option<Part> {
     if shared.is_empty() {
         return None;
     }

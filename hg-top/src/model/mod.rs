@@ -20,7 +20,7 @@ pub mod timeline;
 pub use decision::{Decision, Policy};
 pub use histogram::Histogram;
 pub use map::Records;
-pub use shared::{ArenaId, ArenaRef, FileNumber, Member, Shared};
+pub use shared::{ArenaId, ArenaRef, FileId, Member, Shared};
 
 /// A reading of a target's clock that all sources share: `CLOCK_MONOTONIC`, ns.
 pub type MonotonicNs = u64;
@@ -35,7 +35,7 @@ pub struct Snapshot {
     /// By pid, as hg-top sees it.
     pub processes: BTreeMap<u32, Process>,
     /// Arenas that several processes share: each once.
-    pub shared: BTreeMap<FileNumber, Shared>,
+    pub shared: BTreeMap<FileId, Shared>,
     /// What eBPF can tell, or why it cannot.
     pub ebpf: EbpfState,
     /// Probe hits lost since the attach, by [`Lost`].
@@ -130,7 +130,7 @@ pub struct Process {
     /// The arenas that are its alone, by their number in the process.
     pub arenas: BTreeMap<u32, Arena>,
     /// Those that it shares, which stand in the [`Snapshot`].
-    pub shared: BTreeSet<FileNumber>,
+    pub shared: BTreeSet<FileId>,
     /// Names of the threads that its locks were held or waited for longest by, as they were when first seen.
     pub threads: BTreeMap<u32, String>,
     /// Whether eBPF counts this process.

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::scope::Scope;
-use super::{Arena, FileNumber, KernelMemory, Part, Process, Snapshot};
+use super::{Arena, FileId, KernelMemory, Part, Process, Snapshot};
 
 /// The parts, in bytes, over one or several processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Sum {
         snapshot.arenas().filter(|of| of.is_used_by(&pids)).for_each(|of| sum.arena(of.arena));
         let once = processes.len() > 1;
         // Hugetlb pages that they share, by the first of their arenas: each maps some of them, and who maps most, nearly all.
-        let mut hugetlb: BTreeMap<Option<FileNumber>, u64> = BTreeMap::new();
+        let mut hugetlb: BTreeMap<Option<FileId>, u64> = BTreeMap::new();
         for process in processes {
             let Some(memory) = process.memory else { continue };
             match memory.part.filter(|_| once && !process.shared.is_empty()) {
@@ -190,12 +190,19 @@ mod tests {
             ..KernelMemory::default()
         };
         let processes = [1, 2].map(|pid| {
-            let process = Process { memory: Some(memory), shared: [7].into(), ..Process::new(Identity::unknown(pid)) };
+            let process = Process {
+                memory: Some(memory),
+                shared: [FileId::default()].into(),
+                ..Process::new(Identity::unknown(pid))
+            };
             (pid, process)
         });
         let shared = Shared { arena, processes: [1, 2].into(), owner: 1, ..Shared::default() };
-        let mut now =
-            Snapshot { processes: processes.into(), shared: BTreeMap::from([(7, shared)]), ..Snapshot::empty() };
+        let mut now = Snapshot {
+            processes: processes.into(),
+            shared: BTreeMap::from([(FileId::default(), shared)]),
+            ..Snapshot::empty()
+        };
         let sum = Sum::of(&now, Scope::All);
         assert_eq!((sum.hg(), sum.files, sum.kernel, sum.once), ((1 << 20) + 4096, 20_000, 1_200_000, true));
         let one = Sum::of(&now, Scope::One(2));

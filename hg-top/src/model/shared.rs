@@ -10,14 +10,38 @@ use hg_probes::words::LockId;
 
 use super::{Arena, MonotonicNs, Process, Snapshot};
 
-/// The file behind the stats page of a shared arena, by its inode: all of them lie on the one device of memfds.
-pub type FileNumber = u64;
+/// The file behind the stats page of a shared arena: all processes that map it have the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Its device, as major and minor number.
+    pub device: (u32, u32),
+    /// Its inode.
+    pub inode: u64,
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x}:{:02x}:{}", self.device.0, self.device.1, self.inode)
+    }
+}
+
+impl FromStr for FileId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<FileId, ()> {
+        let mut parts = text.split(':');
+        let mut hex = || u32::from_str_radix(parts.next()?, 16).ok();
+        let device = hex().zip(hex()).ok_or(())?;
+        let inode = parts.next().and_then(|inode| inode.parse().ok()).filter(|_| parts.next().is_none()).ok_or(())?;
+        Ok(FileId { device, inode })
+    }
+}
 
 /// Tells an arena from all others that are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ArenaId {
     /// One that several processes share.
-    Shared(FileNumber),
+    Shared(FileId),
     /// One of a single process: its pid, and the number of the arena in it.
     Private(u32, u32),
 }
@@ -297,21 +321,35 @@ mod tests {
 
     #[test]
     fn ids_as_text_and_back() {
-        for id in [ArenaId::Shared(77), ArenaId::Private(4242, 1)] {
+        let file = FileId { device: (0, 0x1a), inode: 77 };
+        assert_eq!(file.to_string(), "00:1a:77");
+        for id in [ArenaId::Shared(file), ArenaId::Private(4242, 1)] {
             assert_eq!(id.to_string().parse(), Ok(id));
         }
-        for bad in ["", "1", "shared/", "shared/x", "x/1", "1/x", "1/99999999999"] {
+        for bad in [
+            "",
+            "1",
+            "shared/",
+            "shared/x",
+            "shared/0:1",
+            "shared/0:1:2:3",
+            "shared/0:x:2",
+            "x/1",
+            "1/x",
+            "1/99999999999",
+        ] {
             assert_eq!(bad.parse::<ArenaId>(), Err(()), "{bad}");
         }
     }
 
     #[test]
     fn applications_are_processes_that_an_arena_connects() {
+        let file = |inode| FileId { inode, ..FileId::default() };
         let of = |pid: u32| (pid, Process::new(super::super::Identity::unknown(pid)));
         let shared = |processes: &[u32]| Shared { processes: processes.iter().copied().collect(), ..Shared::default() };
         let snapshot = Snapshot {
             processes: (1..=6).map(of).collect(),
-            shared: [(7, shared(&[1, 3])), (8, shared(&[4, 5])), (9, shared(&[3, 5]))].into(),
+            shared: [(file(7), shared(&[1, 3])), (file(8), shared(&[4, 5])), (file(9), shared(&[3, 5]))].into(),
             ..Snapshot::empty()
         };
         let found: Vec<Vec<u32>> = snapshot.applications().into_iter().map(|g| g.into_iter().collect()).collect();

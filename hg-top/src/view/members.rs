@@ -9,7 +9,7 @@ use super::theme;
 use crate::app::App;
 use crate::model::shared::{Counts, Stall};
 use crate::model::timeline::Basis;
-use crate::model::{FileNumber, Member, Process, Snapshot};
+use crate::model::{FileId, Member, Process, Snapshot};
 use crate::unit::{age, bytes, count, ns, rate};
 
 pub(super) const COLUMNS: &[Column] = &[
@@ -31,7 +31,7 @@ pub(super) const COLUMNS: &[Column] = &[
 /// What is known of a process in all the arenas that it shares.
 #[derive(Default)]
 struct Known<'a> {
-    members: Vec<(FileNumber, &'a Member)>,
+    members: Vec<(FileId, &'a Member)>,
 }
 
 /// The rows: processes that are watched, then others of the directories.
@@ -42,7 +42,7 @@ pub(super) fn rows(app: &App) -> Vec<Row> {
     let mut rows = Vec::new();
     for process in latest.processes.values() {
         let identity = &process.identity;
-        let is_it = |(file, member): &(FileNumber, &Member)| {
+        let is_it = |(file, member): &(FileId, &Member)| {
             let started = [identity.start_ticks, 0].contains(&member.start_ticks);
             process.shared.contains(file) && member.inner_pid == identity.inner_pid && started
         };
@@ -69,7 +69,7 @@ impl Known<'_> {
 
     /// What came since `base`, where all of that is known.
     fn change(&self, base: &Snapshot) -> Option<Counts> {
-        let change = |(file, member): &(FileNumber, &Member)| {
+        let change = |(file, member): &(FileId, &Member)| {
             Some(member.counts.since(&base.shared.get(file)?.same(member)?.counts))
         };
         let changes: Option<Vec<Counts>> = self.members.iter().map(change).collect();

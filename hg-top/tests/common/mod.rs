@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 pub(crate) mod model;
+pub(crate) mod prefork;
 pub(crate) mod trouble;
 
 /// The built hg-top.

@@ -12,8 +12,8 @@ use hg_top::event::{Event, Who};
 use hg_top::model::map::{Cells, Detail, Holds, Large, Page, PageMap, Slices};
 use hg_top::model::shared::{Counts, Stall};
 use hg_top::model::{
-    Arena, ArenaId, Class, Counters, Decision, EbpfState, Figures, Histogram, HoldWait, Identity, KernelMemory, Lock,
-    Member, Part, Policy, Process, Shared, Snapshot,
+    Arena, ArenaId, Class, Counters, Decision, EbpfState, Figures, FileId, Histogram, HoldWait, Identity, KernelMemory,
+    Lock, Member, Part, Policy, Process, Shared, Snapshot,
 };
 
 /// A second on the clock of the targets.
@@ -332,7 +332,7 @@ pub(crate) fn prefork(arguments: &[&str]) -> App {
                 (figures.pin_wanted, figures.tier_wanted) = (false, figures.tier);
                 (figures.large, figures.metadata, figures.free_dirty, figures.free_clean) = (0, 1 << 18, 0, 6 << 20);
             }
-            process.shared = [77].into();
+            process.shared = [FileId::default()].into();
             let part = Part { resident: 180 << 20, file: 2 << 20, hugetlb_own: 0, hugetlb_shared: 0 };
             process.memory = process.memory.map(|memory| KernelMemory { part: Some(part), ..memory });
             processes.insert(pid, process);
@@ -381,7 +381,7 @@ pub(crate) fn prefork(arguments: &[&str]) -> App {
             at: NOW - (12 - sample) * SECOND,
             time: time(sample),
             processes,
-            shared: BTreeMap::from([(77, shared)]),
+            shared: BTreeMap::from([(FileId::default(), shared)]),
             ebpf: EbpfState::On { attached: 18, found: 18 },
             ..Snapshot::empty()
         };

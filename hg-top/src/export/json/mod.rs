@@ -76,7 +76,7 @@ struct Process {
     pss_bytes: Option<u64>,
     threads: Option<u64>,
     arenas: Vec<Arena>,
-    shared_arenas: Vec<u64>,
+    shared_arenas: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -280,7 +280,7 @@ fn process(process: &model::Process, snapshot: &model::Snapshot, beside: Beside<
         pss_bytes: process.memory.and_then(|memory| memory.part).map(|part| part.resident),
         threads: process.memory.map(|memory| memory.threads),
         arenas: arenas.collect(),
-        shared_arenas: process.shared.iter().copied().collect(),
+        shared_arenas: process.shared.iter().map(ToString::to_string).collect(),
     }
 }
 

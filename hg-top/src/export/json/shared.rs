@@ -14,7 +14,7 @@ pub(super) struct Application {
     name: String,
     processes: Vec<u32>,
     exited: Vec<u32>,
-    shared_arenas: Vec<u64>,
+    shared_arenas: Vec<String>,
     private_arenas: usize,
     memory_bytes: u64,
     live_bytes: u64,
@@ -26,7 +26,7 @@ pub(super) struct Application {
 /// A shared arena, which is in no process's list.
 #[derive(Debug, Serialize)]
 pub(super) struct SharedArena {
-    id: u64,
+    id: String,
     owner_pid: u32,
     read_through: u32,
     read: f64,
@@ -81,7 +81,7 @@ pub(super) fn applications(snapshot: &Snapshot) -> Vec<Application> {
             name: counted.first().map_or_else(String::new, |process| process.identity.comm.clone()),
             processes: pids_of(&alive),
             exited: pids_of(&exited),
-            shared_arenas: shared.map(|(file, _)| *file).collect(),
+            shared_arenas: shared.map(|(file, _)| file.to_string()).collect(),
             private_arenas: counted.iter().map(|process| process.arenas.len()).sum(),
             memory_bytes: sum.kernel,
             live_bytes: sum.live(),
@@ -102,7 +102,7 @@ impl SharedArena {
             seconds(snapshot.time.checked_sub(ago).unwrap_or(snapshot.time))
         };
         Some(SharedArena {
-            id,
+            id: id.to_string(),
             owner_pid: shared.owner,
             read_through: shared.reader,
             read: time(shared.read_at),

@@ -30,7 +30,7 @@ use copy::{PageCopy, PageError, denied_or_gone};
 use discover::Region;
 use memory::Memory;
 
-use crate::model::{Arena, FileNumber, Shared};
+use crate::model::{Arena, FileId, Shared};
 use crate::process::monotonic_ns;
 
 /// How long the list of a process's pages is believed; finding new ones means reading its whole memory map.
@@ -45,9 +45,9 @@ pub struct Found {
     /// Those that are its alone, by their number in the process.
     pub private: BTreeMap<u32, Arena>,
     /// Those that it shares and that were read through it.
-    pub shared: BTreeMap<FileNumber, Shared>,
+    pub shared: BTreeMap<FileId, Shared>,
     /// All that it shares.
-    pub maps: BTreeSet<FileNumber>,
+    pub maps: BTreeSet<FileId>,
 }
 
 /// The stats pages of one process.
@@ -80,7 +80,7 @@ impl StatsSource {
 
     /// Reads all pages but those in `left_out`, which are read through other processes. Blocks that keep changing come from
     /// `last`, marked as torn. An error if there are pages to be read and none of them can be.
-    pub fn read(&mut self, last: &Found, left_out: &BTreeSet<FileNumber>) -> Result<Found, PageError> {
+    pub fn read(&mut self, last: &Found, left_out: &BTreeSet<FileId>) -> Result<Found, PageError> {
         if self.discovered.elapsed() > REDISCOVER {
             self.rediscover()?;
         }
@@ -100,7 +100,7 @@ impl StatsSource {
         Ok(())
     }
 
-    fn read_known(&self, last: &Found, left_out: &BTreeSet<FileNumber>) -> Result<Found, PageError> {
+    fn read_known(&self, last: &Found, left_out: &BTreeSet<FileId>) -> Result<Found, PageError> {
         let mut found = Found::default();
         let mut failure = None;
         for region in &self.regions {
