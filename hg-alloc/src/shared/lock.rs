@@ -39,6 +39,11 @@ pub(super) struct Lock {
 }
 
 impl Lock {
+    /// Whether its owner died, and what that one left is still to be put right.
+    pub(super) fn is_left(&self) -> bool {
+        self.mutex.owner_died()
+    }
+
     /// The thread that has it, 0 for none.
     pub(super) fn holder(&self) -> u32 {
         self.holder.load(Relaxed)

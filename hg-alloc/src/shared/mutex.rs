@@ -99,6 +99,13 @@ impl Mutex {
         let word = unsafe { &*core::ptr::from_ref(self).cast::<AtomicU32>() }.load(Relaxed);
         word != 0 && word & OWNER_DIED == 0
     }
+
+    /// Whether the last owner died, and nobody has taken it since.
+    pub(super) fn owner_died(&self) -> bool {
+        // SAFETY: as above.
+        let word = unsafe { &*core::ptr::from_ref(self).cast::<AtomicU32>() }.load(Relaxed);
+        word & OWNER_DIED != 0
+    }
 }
 
 fn taken(status: i32) -> Taken {

@@ -44,6 +44,7 @@ impl Arena {
         let mut found = Recovered::default();
         let own = thread::record(self.index);
         self.core().somebody_died.store(0, Relaxed);
+        self.take_left_locks();
         for record in self.threads().filter(|record| core::ptr::from_ref(*record) as usize != own) {
             if record.used.load(Acquire) == 0 {
                 continue;
@@ -60,6 +61,19 @@ impl Arena {
             mutex.unlock();
         }
         found
+    }
+
+    /// Puts right what stands under locks that dead owners left, where nobody did yet.
+    fn take_left_locks(&self) {
+        let core = self.core();
+        if core.grid.lock.is_left() {
+            drop(core.grid.lock.lock(self, Reason::Drain));
+        }
+        for (class, pool) in core.pools.iter().enumerate() {
+            if pool.lock.is_left() {
+                drop(self.lock_class(class, Reason::Drain));
+            }
+        }
     }
 
     /// Gives back what the dead thread of a record had. Under the record's mutex.
