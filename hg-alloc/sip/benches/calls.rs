@@ -1,8 +1,9 @@
 //! CPU time of a Kamailio per call, by allocator: its own three, and hg by way of `libhg_sip.so`.
 //!
-//! `cargo bench -p hg-sip -- [ROUNDS [SECONDS]] [late|patch]`. Each round runs each allocator once in each
-//! scenario, in an order that turns; what is printed are medians over the rounds, and of the ratios within a round. The time is
-//! that of all of the server's processes, of the kernel for them too; sipp, on the same machine, is not counted.
+//! `cargo bench -p hg-sip -- [ROUNDS [SECONDS]] [ALLOCATOR...]`. Each round runs each allocator once in each scenario, in an order
+//! that turns; what is printed are medians over the rounds, and of the ratios within a round. The time is that of all of the
+//! server's processes, of the kernel for them too; sipp, on the same machine, is not counted. A transaction is kept for five
+//! seconds, so that calls are counted once as many end as begin: else the time would be that of touching new memory.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -11,13 +12,23 @@ use common::server::{Server, Setup, Transport};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What the server is given, by the name of the allocator.
-const ALLOCATORS: [(&str, &[&str]); 4] = [
-    ("qm", &["-x", "qm", "-X", "qm"]),
-    ("fm", &["-x", "fm", "-X", "fm"]),
-    ("tlsf", &["-x", "tlsf", "-X", "tlsf"]),
-    ("hg", &["-x", "fm", "-X", "fm"]),
+/// What the server is given, and what the library is told where it is loaded.
+type Variant = (&'static str, &'static [&'static str], Option<&'static [(&'static str, &'static str)]>);
+
+const ALLOCATORS: [Variant; 6] = [
+    ("qm", &["-x", "qm", "-X", "qm"], None),
+    ("fm", &["-x", "fm", "-X", "fm"], None),
+    ("tlsf", &["-x", "tlsf", "-X", "tlsf"], None),
+    ("hg", &["-x", "fm", "-X", "fm"], Some(&[])),
+    ("hg-patch", &["-x", "fm", "-X", "fm"], Some(&[("HG_SIP_HOOK", "patch")])),
+    ("hg-cpus", &["-x", "fm", "-X", "fm"], Some(&[("HG_CPUS", "auto")])),
 ];
+
+/// Those that are compared where none is named.
+const DEFAULT: [&str; 4] = ["qm", "fm", "tlsf", "hg"];
+
+/// Seconds of calls before they are counted.
+const WARM_UP: usize = 6;
 
 /// Calls, where they go, how, and how many a second.
 const SCENARIOS: [(&str, bool, Transport, usize); 4] = [
@@ -45,7 +56,7 @@ fn run(setup: &Setup, scenario: (&str, bool, Transport, usize), seconds: usize) 
         true => server.relayed_calls(count, rate, transport),
         false => server.busy_calls(count, rate, transport),
     };
-    calls(rate / 2);
+    calls(rate * WARM_UP);
     let before = cpu_time(&server);
     let answers = calls(rate * seconds);
     let used = cpu_time(&server) - before;
@@ -64,16 +75,17 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let numbers: Vec<usize> = arguments.iter().filter_map(|word| word.parse().ok()).collect();
     let (rounds, seconds) = (*numbers.first().unwrap_or(&9), *numbers.get(1).unwrap_or(&5));
-    let hook = if arguments.iter().any(|word| word == "patch") { "patch" } else { "late" };
-    let environment = [("HG_SIP_HOOK", hook)];
+    let is_named = |name: &str| arguments.iter().any(|word| word == name);
+    let any = ALLOCATORS.iter().any(|(name, ..)| is_named(name));
+    let wanted = |name: &str| if any { is_named(name) } else { DEFAULT.contains(&name) };
+    let allocators: Vec<Variant> = ALLOCATORS.into_iter().filter(|(name, ..)| wanted(name)).collect();
     let mut found: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for round in 0..rounds {
         for (number, scenario) in SCENARIOS.into_iter().enumerate() {
-            for place in 0..ALLOCATORS.len() {
-                let (name, arguments) = ALLOCATORS[(place + round) % ALLOCATORS.len()];
+            for place in 0..allocators.len() {
+                let (name, arguments, library) = allocators[(place + round) % allocators.len()];
                 let arguments = [&["-m", "1024"], arguments].concat();
-                let is_preloaded = name == "hg";
-                let environment: &[_] = if is_preloaded { &environment } else { &[] };
+                let (is_preloaded, environment) = (library.is_some(), library.unwrap_or_default());
                 let setup = Setup { name, workers: 2, is_preloaded, environment, arguments: &arguments };
                 let figures = run(&setup, scenario, seconds);
                 eprintln!("round {}: {}: {name}: {:.1} us, p99 {:.1} ms", round + 1, scenario.0, figures.0, figures.1);
@@ -83,8 +95,8 @@ fn main() {
     }
     println!("| calls | allocator | CPU us per call | min to max | hg / it | p99 ms |\n|---|---|---|---|---|---|");
     for (number, scenario) in SCENARIOS.iter().enumerate() {
-        for (name, _) in ALLOCATORS {
-            let (it, hg) = (&found[&(number, name)], &found[&(number, "hg")]);
+        for (name, ..) in &allocators {
+            let (it, hg) = (&found[&(number, *name)], found.get(&(number, "hg")).unwrap_or(&found[&(number, *name)]));
             let cpu = || it.iter().map(|(cpu, _)| *cpu);
             let (least, most) = (cpu().fold(f64::MAX, f64::min), cpu().fold(0.0, f64::max));
             let ratio = median(hg.iter().zip(it).map(|(hg, it)| hg.0 / it.0));
