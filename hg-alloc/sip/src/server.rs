@@ -31,6 +31,7 @@ pub(crate) fn start() {
         _ => opensips::prepare(hook),
     };
     if is_ready {
+        settings::check();
         cpus::check();
         SERVER.store(server, Relaxed);
     }

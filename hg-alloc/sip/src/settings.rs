@@ -4,6 +4,9 @@
 //! |---|---|---|
 //! | `HG_SHM` | `CAP` or `INIT:CAP` of shared memory, with k, m or g | the server's `-m` |
 //! | `HG_PKG` | the same of each process's private memory | the server's `-M` |
+//! | `HG_PROFILE` | when shared memory grows ahead of demand and shrinks, see `elastic/profile.rs` of the core | none |
+//! | `HG_TIER` | pages for shared memory: `base`, `thp`, `hugetlb`, or `auto` for `thp` | `base` |
+//! | `HG_PIN` | `1`: shared memory is locked into RAM | `0` |
 //! | `HG_SIP_HOOK` | `late`, `patch`, `off`: how to take over | `late` |
 //! | `HG_CPUS` | CPUs of the workers, see `cpus.rs` | none |
 //!
@@ -11,6 +14,8 @@
 
 use crate::report::report;
 use core::ffi::CStr;
+use hg_alloc::profile::Profile;
+use hg_alloc::shared::Options;
 
 /// The least and the greatest cap of an arena, bytes.
 pub(crate) const LEAST_CAP: u64 = 4 << 20;
@@ -56,13 +61,35 @@ pub(crate) fn variable(name: &CStr) -> Option<&'static str> {
 
 /// The size that a variable gives.
 pub(crate) fn size(name: &CStr) -> Option<Size> {
-    let text = variable(name)?;
-    let size = parse_size(text);
-    if size.is_none() {
-        let name = name.to_str().unwrap_or_default();
-        report!(Error, "{name}={text}: want CAP or INIT:CAP, CAP from 4m to 32g; using the server's own size");
+    parse_size(variable(name)?)
+}
+
+/// Tells of sizes that cannot be understood. At the start.
+pub(crate) fn check() {
+    for name in [c"HG_SHM", c"HG_PKG"] {
+        if let Some(text) = variable(name).filter(|text| parse_size(text).is_none()) {
+            let name = name.to_str().unwrap_or_default();
+            report!(Error, "{name}={text}: want CAP or INIT:CAP, CAP from 4m to 32g; using the server's own size");
+        }
     }
-    size
+}
+
+/// The options of shared memory, with what the operator asks for beside its size.
+pub(crate) fn shaped<'a>(options: Options<'a>) -> Options<'a> {
+    let tier = variable(c"HG_TIER").unwrap_or("base");
+    if !["base", "thp", "hugetlb", "auto"].contains(&tier) {
+        report!(Error, "HG_TIER={tier}: want base, thp, hugetlb or auto for shared memory; using base");
+    }
+    // The core has told if it is none.
+    let profile = variable(c"HG_PROFILE").and_then(|text| Profile::parse(text).ok());
+    Options {
+        profile,
+        huge: matches!(tier, "thp" | "hugetlb" | "auto"),
+        // Memory that the server mapped is not of the pool.
+        hugetlb: tier == "hugetlb" && options.memory.is_none(),
+        pin: variable(c"HG_PIN") == Some("1"),
+        ..options
+    }
 }
 
 /// `HG_SIP_HOOK`.

@@ -144,11 +144,11 @@ fn shm_arena(memory: *mut u8, bytes: usize) -> Option<&'static Arena> {
     let unaligned = (memory as usize).next_multiple_of(PAGE) - memory as usize;
     let bytes = bytes.min(unaligned + (size.cap as usize).next_multiple_of(PAGE));
     let init = size.init.min((bytes.saturating_sub(unaligned) & !(PAGE - 1)) as u64);
-    SHM.announce(create(&Options {
+    SHM.announce(create(&settings::shaped(Options {
         odd_strides: true,
         memory: Some((memory, bytes)),
         ..Options::shared("shm", init, size.cap)
-    }))
+    })))
 }
 
 fn take_pkg(exports: &Exports) {
