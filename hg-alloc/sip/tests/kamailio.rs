@@ -3,13 +3,17 @@
 mod common;
 
 use common::directory::roles;
-use common::server::{Ended, Server, Setup, Transport, numbers};
+use common::server::{Answers, Ended, Server, Setup, Transport, numbers};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
+
+fn check_calls(server: &Server, answers: Answers) {
+    assert!(answers.is_complete, "calls failed:\n{}", server.log());
+}
 
 /// The server's own figures of its memory, which must make sense at any moment.
 fn check_statistics(server: &Server) {
@@ -45,7 +49,7 @@ fn check_end(Ended { is_clean, log }: Ended) {
 fn busy_calls_by_two_workers_do_not_fail() {
     let setup = Setup { name: "busy", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
-    server.busy_calls(2000, 1000, Transport::Udp);
+    check_calls(&server, server.busy_calls(2000, 1000, Transport::Udp));
     check_statistics(&server);
     check_end(server.end());
 }
@@ -54,7 +58,7 @@ fn busy_calls_by_two_workers_do_not_fail() {
 fn relayed_calls_by_four_workers_do_not_fail() {
     let setup = Setup { name: "relay", workers: 4, is_preloaded: true, environment: &[], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
-    server.relayed_calls(800, 300, Transport::Udp);
+    check_calls(&server, server.relayed_calls(800, 300, Transport::Udp));
     check_statistics(&server);
     check_end(server.end());
 }
@@ -64,7 +68,7 @@ fn relayed_calls_over_tcp_do_not_fail() {
     let setup =
         Setup { name: "tcp", workers: 2, is_preloaded: true, environment: &[], arguments: &["-x", "tlsf", "-X", "fm"] };
     let Some(server) = Server::start(&setup) else { return };
-    server.relayed_calls(500, 200, Transport::Tcp);
+    check_calls(&server, server.relayed_calls(500, 200, Transport::Tcp));
     check_statistics(&server);
     check_end(server.end());
 }
@@ -74,8 +78,8 @@ fn a_patched_server_relays_calls() {
     let environment = [("HG_SIP_HOOK", "patch"), ("HG_SHM", "8m:128m"), ("HG_PKG", "2m:12m")];
     let setup = Setup { name: "patch", workers: 2, is_preloaded: true, environment: &environment, arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
-    server.relayed_calls(500, 300, Transport::Udp);
-    server.busy_calls(500, 500, Transport::Udp);
+    check_calls(&server, server.relayed_calls(500, 300, Transport::Udp));
+    check_calls(&server, server.busy_calls(500, 500, Transport::Udp));
     check_statistics(&server);
     assert_eq!(numbers(&server.ask(&["pkg.stats"]), "total_size")[0], 12 * MIB);
     check_end(server.end());
@@ -139,7 +143,7 @@ fn workers_run_on_the_cpus_that_they_are_given() {
 fn a_server_ends_in_good_order_after_a_worker_was_killed() {
     let setup = Setup { name: "killed", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
-    server.busy_calls(500, 500, Transport::Udp);
+    check_calls(&server, server.busy_calls(500, 500, Transport::Udp));
     let processes = roles(server.pid());
     let worker = processes.iter().find(|(_, role)| role.starts_with("udp receiver")).expect("a worker").0.to_string();
     Command::new("kill").args(["-9", &worker]).status().expect("kill");
@@ -155,7 +159,7 @@ fn a_server_without_memory_says_which_option_gives_more() {
         Setup { name: "full", workers: 2, is_preloaded: true, environment: &[("HG_SHM", "24m")], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
     // Each call keeps some 13 KiB for five seconds, so that not all can be answered; those that were not, retry.
-    server.busy_calls(3000, 1500, Transport::Udp);
+    check_calls(&server, server.busy_calls(3000, 1500, Transport::Udp));
     let Ended { is_clean, log } = server.end();
     assert!(is_clean, "{log}");
     let told = log.lines().filter(|line| line.contains("hg: shm: no memory for ")).collect::<Vec<_>>();
@@ -168,7 +172,7 @@ fn a_server_keeps_its_own_allocator_if_told_so() {
     let setup =
         Setup { name: "off", workers: 2, is_preloaded: true, environment: &[("HG_SIP_HOOK", "off")], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
-    server.busy_calls(200, 200, Transport::Udp);
+    check_calls(&server, server.busy_calls(200, 200, Transport::Udp));
     let Ended { is_clean, log } = server.end();
     assert!(is_clean && !log.contains("hg: "), "{log}");
 }
