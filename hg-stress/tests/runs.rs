@@ -50,6 +50,23 @@ fn a_stall_comes_about_and_is_counted() {
     assert!(sound("--threads 2 --seconds 6 --sizes small --stall 20")["stalls"].as_u64() > Some(0));
 }
 
+#[test]
+fn processes_are_killed_and_nothing_is_lost() {
+    let report = json(&hg_stress("processes --workers 5 --kills 300 --faults -O json"));
+    assert_eq!(report["failures"].as_array().map(Vec::len), Some(0), "{report}");
+    assert_eq!(report["kills"].as_u64(), Some(300));
+    for count in ["owner_deaths", "with_a_lock", "recovered", "crossed", "faults", "scribbled"] {
+        assert!(report[count].as_u64() > Some(0), "{count}: {report}");
+    }
+}
+
+#[test]
+fn of_two_frees_at_once_one_is_accepted() {
+    let report = json(&hg_stress("double-free --tries 5000 --check -O json"));
+    assert_eq!(report["one_accepted"].as_u64(), Some(5000), "{report}");
+    assert!(report["overlapped"].as_u64() > Some(0), "{report}");
+}
+
 fn json(ended: &Output) -> serde_json::Value {
     let stderr = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{stderr}");
