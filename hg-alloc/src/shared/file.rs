@@ -10,8 +10,10 @@
 //! Lock: none. Callers: `named.rs`, and hosts that pass descriptors.
 
 use super::core::{Core, FINGERPRINT, MAGIC, VERSION};
-use super::create::{self, Error, Options, Place, handles};
+use super::create::{self, Place, handles};
+use super::fill;
 use super::layout::Layout;
+use super::options::{self, Error, Options};
 use super::{ARENAS, Arena, named};
 use crate::sys::file::{File, Identity};
 use crate::sys::memory::{self, HUGE_PAGE};
@@ -135,8 +137,8 @@ impl Head {
             && long(offset_of!(Core, magic))? == MAGIC
             && word(offset_of!(Core, version))? == VERSION
             && long(offset_of!(Core, fingerprint))? == FINGERPRINT
-            && create::is_cap(cap_bytes)
-            && create::is_in_file(flags)
+            && options::is_cap(cap_bytes)
+            && fill::is_in_file(flags)
             // Each CPU that we may run on has to have its front caches.
             && (env::possible_cpus()..=MOST_CPUS as usize).contains(&(cpus as usize));
         if !is_known {

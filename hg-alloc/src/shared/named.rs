@@ -6,7 +6,7 @@
 //!
 //! Lock: that of the folder (`flock`), to make an arena. Callers: hosts; `grow.rs` asks whether the file system has room.
 
-use super::create::{Error, Options};
+use super::options::{Error, Options};
 use super::{Arena, file};
 use crate::sys::file::{File, bytes_left, make_folder, user};
 use crate::sys::text::{Path, decimal};
