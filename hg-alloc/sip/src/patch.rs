@@ -1,6 +1,6 @@
 //! Replaces a function of the executable by one of ours: its first bytes become a jump.
 //!
-//! For the optional way of taking over only. It happens when the library is loaded, before the program runs, so nobody is
+//! For the optional way of taking over, and for servers that leave no other. It happens when the library is loaded, before the program runs, so nobody is
 //! inside. The text page is writable for that moment; where a policy forbids that, nothing is changed.
 
 use crate::symbols::Symbol;
@@ -8,12 +8,17 @@ use crate::symbols::Symbol;
 /// `mov r11, target; jmp r11`.
 const JUMP: usize = 13;
 
+/// Whether a function is long enough for that.
+pub(crate) fn can_replace(function: &Symbol) -> bool {
+    function.size >= JUMP
+}
+
 /// Replaces a function. Returns whether that was possible; `errno` says why not.
 ///
 /// # Safety
 /// `target` has the signature of the function, and no thread is inside it.
 pub(crate) unsafe fn replace(function: Symbol, target: usize) -> bool {
-    if function.size < JUMP {
+    if !can_replace(&function) {
         return false;
     }
     let mut code = [0x49, 0xbb, 0, 0, 0, 0, 0, 0, 0, 0, 0x41, 0xff, 0xe3];

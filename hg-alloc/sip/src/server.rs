@@ -48,12 +48,16 @@ pub(crate) fn moment() {
 
 /// Before a fork: what the child is to be given.
 pub(crate) fn before_fork() -> Option<cpus::Set> {
-    if SERVER.load(Relaxed) == NONE || table().is_null() { None } else { cpus::choose() }
+    // Before the server has its table of processes, it forks to become a daemon.
+    if SERVER.load(Relaxed) == NONE || table().is_null() {
+        return None;
+    }
+    tend::claim();
+    cpus::choose()
 }
 
 /// After a fork, in both processes; `pid` is what fork returned.
 pub(crate) fn after_fork(pid: libc::pid_t, given: Option<cpus::Set>) {
-    // Before the server has its table of processes, it forks to become a daemon.
     if pid < 0 || SERVER.load(Relaxed) == NONE || table().is_null() {
         return;
     }
@@ -64,6 +68,13 @@ pub(crate) fn after_fork(pid: libc::pid_t, given: Option<cpus::Set>) {
     } else {
         given.iter().for_each(|set| cpus::count(pid as u32, set));
         tend::start();
+    }
+}
+
+/// After a step of maintenance of shared memory.
+pub(crate) fn ticked() {
+    if SERVER.load(Relaxed) == OPENSIPS {
+        opensips::ticked();
     }
 }
 

@@ -2,7 +2,8 @@
 //! each process where the server has written it down.
 //!
 //! It starts when the main process forks its first worker, with all signals blocked, as these are for the server's own thread. It
-//! has to be gone before the server unmaps shared memory. Children inherit no thread, and the main process alone has one.
+//! has to be gone before the server unmaps shared memory. A worker that forks on has none: the main process is claimed to be the
+//! one that forks first, and its children inherit that word.
 
 use crate::domain::SHM;
 use crate::{cpus, server};
@@ -14,8 +15,9 @@ use hg_probes::directory::state;
 /// Time between two rounds, nanoseconds.
 const ROUND_NS: i64 = 250_000_000;
 
-/// Process that has the thread, 0 for none.
+/// The main process, 0 as long as there is none.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Its thread, 0 for none.
 static THREAD: AtomicU64 = AtomicU64::new(0);
 /// 1 once the thread is to end; a futex.
 static STOP: AtomicU32 = AtomicU32::new(0);
@@ -25,10 +27,16 @@ fn process() -> u32 {
     unsafe { libc::getpid() as u32 }
 }
 
-/// Starts the thread in this process, if it has none.
+/// Takes the process that is about to fork a worker for the main one, if none was yet.
+pub(crate) fn claim() {
+    if PROCESS.load(Relaxed) == 0 {
+        PROCESS.store(process(), Relaxed);
+    }
+}
+
+/// Starts the thread, if this is the main process and has none.
 pub(crate) fn start() {
-    let process = process();
-    if SHM.arena().is_none() || PROCESS.load(Relaxed) == process {
+    if SHM.arena().is_none() || PROCESS.load(Relaxed) != process() || THREAD.load(Relaxed) != 0 {
         return;
     }
     STOP.store(0, Relaxed);
@@ -40,7 +48,6 @@ pub(crate) fn start() {
         let mut thread = 0;
         if libc::pthread_create(&mut thread, null(), run, null_mut()) == 0 {
             THREAD.store(thread, Relaxed);
-            PROCESS.store(process, Relaxed);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
     }
@@ -48,7 +55,7 @@ pub(crate) fn start() {
 
 /// Ends the thread, if this process has it. Waits for it.
 pub(crate) fn stop() {
-    if PROCESS.load(Relaxed) != process() {
+    if PROCESS.load(Relaxed) != process() || THREAD.load(Relaxed) == 0 {
         return;
     }
     STOP.store(1, Release);
@@ -57,7 +64,7 @@ pub(crate) fn stop() {
         libc::syscall(libc::SYS_futex, STOP.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
         libc::pthread_join(THREAD.load(Relaxed), null_mut());
     }
-    PROCESS.store(0, Relaxed);
+    THREAD.store(0, Relaxed);
 }
 
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
@@ -73,6 +80,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             return null_mut();
         }
         arena.tick();
+        server::ticked();
         name_processes();
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Callers of a build without debugging arguments leave rubbish in those; then no place of a call is told.
 
-use super::{EXPORTS, OLD_CALLS};
+use super::{FACTS, Facts, OLD_CALLS};
 use crate::domain::{Domain, PKG as PRIVATE, SHM as SHARED};
 use crate::dump;
 use crate::figures::{Figures, Info, blocks};
@@ -59,28 +59,22 @@ pub(super) fn set_block(block: *mut c_void) {
     BLOCK.store(block, Relaxed);
 }
 
-type Text = *const c_char;
+pub(super) type Text = *const c_char;
 
+/// The place of a call, where callers tell it.
 #[inline(always)]
-fn site(file: Text, function: Text, line: u32) -> Site {
-    if EXPORTS.get().is_some_and(|exports| exports.has_sites) {
+pub(super) fn site(file: Text, function: Text, line: u32) -> Site {
+    if FACTS.get().is_some_and(|facts| facts.has_sites) {
         Site { file: file.cast(), function: function.cast(), line }
     } else {
         Site::UNKNOWN
     }
 }
 
-/// What the server's own allocators do after each call: events of pkg's threshold.
 #[inline(always)]
 fn check_threshold() {
-    let Some(exports) = EXPORTS.get() else { return };
-    if let (Some(threshold), Some(check)) = (exports.pkg_threshold, exports.pkg_check) {
-        // SAFETY: a variable of the executable, and its function, called where its own allocators would.
-        unsafe {
-            if *threshold != 0 {
-                check();
-            }
-        }
+    if let Some(facts) = FACTS.get() {
+        facts.check_pkg_threshold();
     }
 }
 
@@ -180,7 +174,9 @@ unsafe extern "C" fn info<W: Which>(_block: *mut c_void, info: *mut Info) {
 }
 
 unsafe extern "C" fn status<W: Which>(_block: *mut c_void) {
-    dump::write(W::DOMAIN, true);
+    if FACTS.get().is_some_and(Facts::is_dump_logged) {
+        dump::write(W::DOMAIN, true);
+    }
 }
 
 unsafe extern "C" fn size<W: Which>(_block: *mut c_void) -> usize {

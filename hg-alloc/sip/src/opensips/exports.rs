@@ -3,7 +3,7 @@
 use super::calls;
 use crate::old::{Free, Malloc, SizeOf};
 use crate::symbols::{self, variable};
-use core::ffi::{CStr, c_int, c_long, c_ulong, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 
 /// `realloc(block, address, size, file, function, line)`.
@@ -34,16 +34,8 @@ pub(super) struct Exports {
     pub(super) pkg_block: *mut *mut c_void,
     pub(super) pkg_memory: *mut *mut c_void,
     pub(super) shm_block: *mut *mut c_void,
-    pub(super) pkg_bytes: *mut c_ulong,
-    pub(super) shm_bytes: *mut c_ulong,
     /// Whether wrappers lock around each call. Only some builds can do without.
     global_lock: Option<*mut c_int>,
-    pub(super) processes: Option<*mut *mut c_void>,
-    /// The threshold of pkg's events, and what raises them.
-    pub(super) pkg_threshold: Option<*mut c_long>,
-    pub(super) pkg_check: Option<unsafe extern "C" fn()>,
-    /// Whether callers tell where they are.
-    pub(super) has_sites: bool,
 }
 
 // SAFETY: pointers to variables of the executable; they are written while the process has one thread.
@@ -68,27 +60,16 @@ unsafe fn held<F: Copy>(slot: Slot) -> Option<F> {
 }
 
 impl Exports {
-    /// Finds all of them; else the name of what is missing, or of what this library cannot take over.
+    /// Finds all of them; else the name of what is missing.
     pub(super) fn find() -> Result<Exports, &'static CStr> {
         let need = |name| variable(name).ok_or(name);
-        // Builds that count memory by module keep an index in each block.
-        if symbols::find(c"shm_stats_get_index").is_some() {
-            return Err(c"built with SHM_EXTRA_STATS");
-        }
         Ok(Exports {
             pkg: slots(&calls::PKG)?,
             shm: slots(&calls::SHM)?,
             pkg_block: need(c"mem_block")?,
             pkg_memory: need(c"mem_pool")?,
             shm_block: need(c"shm_block")?,
-            pkg_bytes: variable(c"pkg_mem_size").ok_or(c"pkg_mem_size")?,
-            shm_bytes: variable(c"shm_mem_size").ok_or(c"shm_mem_size")?,
             global_lock: variable(c"shm_use_global_lock"),
-            processes: variable(c"pt"),
-            pkg_threshold: variable(c"event_pkg_threshold"),
-            // SAFETY: it takes nothing and returns nothing.
-            pkg_check: unsafe { symbols::function(c"pkg_threshold_check") },
-            has_sites: [c"fm_malloc_dbg", c"qm_malloc_dbg"].iter().any(|name| symbols::find(name).is_some()),
         })
     }
 
@@ -150,10 +131,10 @@ impl Exports {
         unsafe { (*self.pkg_memory, *self.pkg_block) }
     }
 
-    /// Addresses of shm's pool, and its block.
-    pub(super) fn shm_pool(&self) -> (usize, usize, *mut c_void) {
-        // SAFETY: variables of the executable, set by now.
-        let (block, bytes) = unsafe { (*self.shm_block, *self.shm_bytes as usize) };
+    /// Addresses of shm's pool of so many bytes, and its block.
+    pub(super) fn shm_pool(&self, bytes: usize) -> (usize, usize, *mut c_void) {
+        // SAFETY: a variable of the executable, set by now.
+        let block = unsafe { *self.shm_block };
         if self.is_shm([c"parallel_malloc", c"parallel_malloc_dbg"]) {
             // Many pools, anywhere; each block says which one is its own.
             return (1, usize::MAX, block);

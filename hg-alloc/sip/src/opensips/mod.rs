@@ -1,10 +1,13 @@
 //! OpenSIPS: a variable for each function of its allocators, exported, which core and modules call through.
 //!
 //! The variables of pkg are set before the command line is read for the second time, those of shm before the configuration is
-//! opened. Rewriting them moves all that comes after to hg. Builds with one allocator only have no such variables.
+//! opened. Rewriting them moves all that comes after to hg. Builds with one allocator only have no such variables: there its functions
+//! are replaced.
 
 mod calls;
 mod exports;
+mod facts;
+mod inlined;
 mod lock;
 mod patched;
 
@@ -14,13 +17,16 @@ use crate::once::Once;
 use crate::report::report;
 use crate::settings::{self, Hook, Size};
 use crate::symbols;
-use core::ffi::{c_int, c_ulong, c_void};
+use core::ffi::{CStr, c_int, c_ulong, c_void};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use exports::{Exports, OldCalls};
+use facts::Facts;
 use hg_alloc::shared::{Arena, Options, create};
 
 /// Where the text stands in a record of `pt`: behind pid, type and a pointer.
 pub(crate) const ROLE_AT: usize = 2 * size_of::<c_int>() + size_of::<*mut c_void>();
+
+static FACTS: Once<Facts> = Once::new();
 
 static EXPORTS: Once<Exports> = Once::new();
 
@@ -38,13 +44,13 @@ pub(crate) fn is_here() -> bool {
 
 /// Looks for what is needed. False, with a line, if this OpenSIPS is another one than we know.
 pub(crate) fn prepare(hook: Hook) -> bool {
+    match Facts::find() {
+        Ok(facts) => FACTS.set(facts),
+        Err(missing) => return unknown(missing),
+    }
     match Exports::find() {
         Ok(exports) => EXPORTS.set(exports),
-        Err(missing) => {
-            let missing = missing.to_str().unwrap_or_default();
-            report!(Error, "this OpenSIPS's memory interface is not known ({missing}): it keeps its own allocator");
-            return false;
-        }
+        Err(missing) => return inlined::install().unwrap_or_else(|| unknown(missing)),
     }
     if hook == Hook::Patch {
         // Nothing is left to be taken over later.
@@ -55,19 +61,25 @@ pub(crate) fn prepare(hook: Hook) -> bool {
     true
 }
 
+fn unknown(missing: &CStr) -> bool {
+    let missing = missing.to_str().unwrap_or_default();
+    report!(Error, "this OpenSIPS's memory interface is not known ({missing}): it keeps its own allocator");
+    false
+}
+
 /// Takes over what the core has set.
 pub(crate) fn moment() {
-    let Some(exports) = EXPORTS.get() else { return };
+    let (Some(facts), Some(exports)) = (FACTS.get(), EXPORTS.get()) else { return };
     if exports.is_pkg_up() && !PKG_TRIED.swap(true, Relaxed) {
-        take_pkg(exports);
+        take_pkg(facts, exports);
     }
     if exports.is_shm_up() && !SHM_TRIED.swap(true, Relaxed) {
-        take_shm(exports);
+        take_shm(facts, exports);
     }
 }
 
-fn pkg_arena(exports: &Exports) -> Option<&'static Arena> {
-    let size = settings::size(c"HG_PKG").unwrap_or(Size::of_server(read(exports.pkg_bytes)));
+fn pkg_arena(facts: &Facts) -> Option<&'static Arena> {
+    let size = settings::size(c"HG_PKG").unwrap_or(Size::of_server(read(facts.pkg_bytes)));
     PKG.announce(create(&Options {
         odd_strides: true,
         grows_inherited: true,
@@ -75,9 +87,12 @@ fn pkg_arena(exports: &Exports) -> Option<&'static Arena> {
     }))
 }
 
-fn shm_arena(exports: &Exports) -> Option<&'static Arena> {
-    let size = settings::size(c"HG_SHM").unwrap_or(Size::of_server(read(exports.shm_bytes)));
-    SHM.announce(create(&Options { odd_strides: true, ..Options::shared("shm", size.init, size.cap) }))
+fn shm_arena(facts: &Facts) -> Option<&'static Arena> {
+    let size = settings::size(c"HG_SHM").unwrap_or(Size::of_server(read(facts.shm_bytes)));
+    SHM.announce(create(&settings::shaped(Options {
+        odd_strides: true,
+        ..Options::shared("shm", size.init, size.cap)
+    })))
 }
 
 fn read(variable: *mut c_ulong) -> u64 {
@@ -85,14 +100,14 @@ fn read(variable: *mut c_ulong) -> u64 {
     unsafe { *variable }
 }
 
-fn take_pkg(exports: &Exports) {
+fn take_pkg(facts: &Facts, exports: &Exports) {
     let (Some(free), Some(used)) = (exports.pkg_free(), exports.pkg_used()) else { return };
-    let Some(arena) = pkg_arena(exports) else { return };
+    let Some(arena) = pkg_arena(facts) else { return };
     let (start, block) = exports.pkg_pool();
     OLD_PKG_USED.set(used);
     let mut behind = Old {
         start: start as usize,
-        end: start as usize + read(exports.pkg_bytes) as usize,
+        end: start as usize + read(facts.pkg_bytes) as usize,
         block,
         free,
         free_locked: free,
@@ -108,7 +123,7 @@ fn take_pkg(exports: &Exports) {
     exports.set_pkg();
 }
 
-fn take_shm(exports: &Exports) {
+fn take_shm(facts: &Facts, exports: &Exports) {
     if exports.is_shm_hp() {
         report!(
             Error,
@@ -117,12 +132,12 @@ fn take_shm(exports: &Exports) {
         return;
     }
     let Some(old) = exports.shm_calls() else { return };
-    let Some(arena) = shm_arena(exports) else { return };
+    let Some(arena) = shm_arena(facts) else { return };
     if !lock::create(arena) {
         report!(Error, "shm: no memory for a lock: the server keeps its own allocator there");
         return;
     }
-    let (start, end, block) = exports.shm_pool();
+    let (start, end, block) = exports.shm_pool(read(facts.shm_bytes) as usize);
     OLD_CALLS.set(old);
     let mut behind = Old {
         start,
@@ -145,8 +160,12 @@ fn take_shm(exports: &Exports) {
 
 static OLD_PKG_USED: Once<exports::Figure> = Once::new();
 
+/// After a step of maintenance of shared memory.
+pub(crate) fn ticked() {
+    inlined::ticked();
+}
+
 /// The table of processes.
 pub(crate) fn table() -> *mut c_void {
-    // SAFETY: a variable of the executable; null until the core sets it, then a block of shared memory.
-    EXPORTS.get().and_then(|exports| exports.processes).map_or(core::ptr::null_mut(), |table| unsafe { *table })
+    FACTS.get().map_or(core::ptr::null_mut(), Facts::table)
 }

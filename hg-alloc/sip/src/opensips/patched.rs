@@ -1,7 +1,7 @@
 //! The other way to take over OpenSIPS: its functions that set up memory are replaced before they run, so that no block
 //! ever comes from its own allocators.
 
-use super::{EXPORTS, Exports, calls, pkg_arena, shm_arena};
+use super::{EXPORTS, Exports, FACTS, calls, pkg_arena, shm_arena};
 use crate::domain::{PKG, SHM};
 use crate::report::report;
 use crate::{patch, symbols};
@@ -46,8 +46,8 @@ fn block(arena: &'static Arena) -> *mut c_void {
 
 /// In place of `init_pkg_mallocs`.
 extern "C" fn init_pkg() -> c_int {
-    let Some(exports) = EXPORTS.get() else { return -1 };
-    let Some(arena) = pkg_arena(exports) else { return -1 };
+    let (Some(facts), Some(exports)) = (FACTS.get(), EXPORTS.get()) else { return -1 };
+    let Some(arena) = pkg_arena(facts) else { return -1 };
     PKG.set(arena, None);
     set(c"mem_allocator_pkg", F_MALLOC);
     // SAFETY: variables of the executable; the process has one thread.
@@ -68,7 +68,7 @@ extern "C" fn init_shm() -> c_int {
 }
 
 fn set_up(exports: &Exports) -> Option<()> {
-    let arena = shm_arena(exports)?;
+    let arena = shm_arena(FACTS.get()?)?;
     SHM.set(arena, None);
     set(c"mem_allocator_shm", F_MALLOC);
     let zeroed = |bytes| {
