@@ -3,7 +3,7 @@
 //! Servers export all their globals, as their modules need them. Only the executable itself counts: a symbol of the same name
 //! in some library is not the server's.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 
 /// Asks `dladdr1` for the entry of the symbol table.
@@ -69,4 +69,10 @@ pub(crate) unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: the caller's promise; both are pointers.
     find(name).map(|symbol| unsafe { core::mem::transmute_copy(&symbol.address) })
+}
+
+/// The text at a place of the executable; empty if it is none.
+pub(crate) fn text(pointer: *const c_char) -> &'static str {
+    // SAFETY: a constant of the executable, which is one C string.
+    unsafe { CStr::from_ptr(pointer) }.to_str().unwrap_or_default()
 }

@@ -1,10 +1,11 @@
 //! The functions that Kamailio gets in place of its allocator's: one set for each domain.
 //!
 //! An arena is safe for all processes at once, so the forms for a caller who holds the server's lock differ for blocks of the
-//! old pool alone. The lock itself stays the server's.
+//! old pool alone. The lock itself stays the server's. Callers of a build without debugging arguments leave rubbish in those; then
+//! no place of a call is told.
 
 use super::layout::{PkgApi, ShmApi};
-use super::{OLD_PKG, OLD_SHM, stats};
+use super::{EXPORTS, OLD_PKG, OLD_SHM, stats};
 use crate::domain::{Domain, PKG, SHM};
 use crate::tend;
 use core::ffi::{c_char, c_void};
@@ -73,7 +74,11 @@ impl Which for Shm {
 
 #[inline(always)]
 fn site(file: *const c_char, function: *const c_char, line: u32) -> Site {
-    Site { file: file.cast(), function: function.cast(), line }
+    if EXPORTS.get().is_some_and(|exports| exports.has_sites) {
+        Site { file: file.cast(), function: function.cast(), line }
+    } else {
+        Site::UNKNOWN
+    }
 }
 
 type Text = *const c_char;

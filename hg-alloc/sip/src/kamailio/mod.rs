@@ -46,6 +46,8 @@ struct Exports {
     pkg_bytes: *mut c_ulong,
     shm_bytes: *mut c_ulong,
     processes: Option<*mut *mut c_void>,
+    /// Whether callers tell where they are.
+    has_sites: bool,
 }
 
 static EXPORTS: Once<Exports> = Once::new();
@@ -85,7 +87,9 @@ pub(crate) fn prepare(hook: Hook) -> bool {
         return false;
     };
     let processes = symbols::variable(c"pt");
-    EXPORTS.set(Exports { pkg, shm, pkg_bytes, shm_bytes, processes });
+    let flags = symbols::find(c"ver_flags").map_or("", |flags| symbols::text(flags.pointer()));
+    let has_sites = flags.contains("DBG_SR_MEMORY");
+    EXPORTS.set(Exports { pkg, shm, pkg_bytes, shm_bytes, processes, has_sites });
     if hook == Hook::Patch {
         // Nothing is left to be taken over later.
         PKG_TRIED.store(true, Relaxed);
@@ -138,9 +142,12 @@ fn pkg_arena(exports: &Exports) -> Option<&'static Arena> {
 }
 
 /// An arena in memory that the core mapped: as much of it as is asked for.
-fn shm_arena(memory: *mut u8, bytes: usize) -> Option<&'static Arena> {
-    let asked = Size::of_server(ASKED.load(Relaxed));
-    let size = settings::size(c"HG_SHM").unwrap_or(asked);
+fn shm_arena(exports: &Exports, memory: *mut u8, bytes: usize) -> Option<&'static Arena> {
+    // The configuration may have changed the size after all.
+    // SAFETY: as in `moment`.
+    let made = unsafe { *exports.shm_bytes };
+    let asked = if made == MADE.load(Relaxed) { ASKED.load(Relaxed) } else { made };
+    let size = settings::size(c"HG_SHM").unwrap_or(Size::of_server(asked));
     let unaligned = (memory as usize).next_multiple_of(PAGE) - memory as usize;
     let bytes = bytes.min(unaligned + (size.cap as usize).next_multiple_of(PAGE));
     let init = size.init.min((bytes.saturating_sub(unaligned) & !(PAGE - 1)) as u64);
@@ -204,7 +211,7 @@ fn take_shm(exports: &Exports) {
         return;
     }
     let inside = memory.cast::<u8>().wrapping_add(BLOCK_EDGE);
-    let Some(arena) = shm_arena(inside, bytes - 2 * BLOCK_EDGE) else {
+    let Some(arena) = shm_arena(exports, inside, bytes - 2 * BLOCK_EDGE) else {
         // SAFETY: as above.
         unsafe { free(old.block, memory, c"hg".as_ptr(), c"hg".as_ptr(), 0, c"hg".as_ptr()) };
         return;

@@ -74,7 +74,7 @@ fn take_pool(exports: &Exports, get_pool: GetPool) -> Option<()> {
     }
     // SAFETY: a variable of the executable; the process has one thread.
     let bytes = unsafe { *exports.shm_bytes } as usize;
-    let arena = shm_arena(pool.cast(), bytes)?;
+    let arena = shm_arena(exports, pool.cast(), bytes)?;
     // SAFETY: zeroed, aligned to 8, and kept as long as the arena is.
     let lock = unsafe { arena.calloc(size_of::<u64>()).cast::<AtomicU32>().as_ref() }?;
     LOCK.set(lock);
