@@ -24,7 +24,7 @@ const ARENAS: usize = 12;
 const TRIES: usize = 260;
 
 /// The most instructions that a scenario may have.
-const LONGEST: usize = 400_000;
+const LONGEST: usize = 2_000_000;
 
 /// Words in the arena with a block each.
 const SLOTS: usize = 512;
