@@ -1,7 +1,7 @@
 //! Replaces a function of the executable by one of ours: its first bytes become a jump.
 //!
-//! For the optional way of taking over, and for servers that leave no other. It happens when the library is loaded, before the program runs, so nobody is
-//! inside. The text page is writable for that moment; where a policy forbids that, nothing is changed.
+//! For the optional way of taking over, and for servers that leave no other. It happens when the library is loaded, before the
+//! program runs, so nobody is inside. The text page is writable for that moment; where a policy forbids that, nothing is changed.
 
 use crate::symbols::Symbol;
 
