@@ -15,7 +15,11 @@ mkdir -p "$to/lib/pkgconfig" "$to/include"
 install -m 755 "$build/libhg.so" "$to/lib/libhg.so.$version"
 ln -sf "libhg.so.$version" "$to/lib/libhg.so.0"
 ln -sf libhg.so.0 "$to/lib/libhg.so"
-install -m 644 "$build/libhg.a" "$to/lib/libhg.a"
+# What a program links in has no versions: shared objects of others would have to declare them.
+nm --defined-only "$build/libhg.a" 2>/dev/null | sed -n 's/^[0-9a-f]* T \(hg_[a-z_]*\)@@.*$/\1@@HG_0 \1/p' >"$to/lib/libhg.names"
+objcopy --redefine-syms="$to/lib/libhg.names" "$build/libhg.a" "$to/lib/libhg.a"
+chmod 644 "$to/lib/libhg.a"
+rm "$to/lib/libhg.names"
 install -m 644 "$here/include/hg.h" "$to/include/hg.h"
 sed -e "s|@PREFIX@|$prefix|" -e 's|@LIBDIR@|${prefix}/lib|' -e 's|@INCLUDEDIR@|${prefix}/include|' -e "s|@VERSION@|$version|" \
     "$here/hg.pc.in" >"$to/lib/pkgconfig/hg.pc"

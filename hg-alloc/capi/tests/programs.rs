@@ -142,10 +142,12 @@ fn the_documentation_shows_what_works() {
     let script = Path::new(common::PACKAGE).join("../..").join(install);
     let installed = run(Command::new(script).arg(&folder.0).arg(common::libraries()));
     assert!(installed.success, "{}{}", installed.stdout, installed.stderr);
-    for flags in ["", "--static"] {
-        let line = compile.replace("pkg-config", &format!("pkg-config {flags}"));
+    // The library linked in: into a program, and into a shared object that declares no versions.
+    let archive = compile.replace("pkg-config", "pkg-config --static").replace(")", " | sed s/-lhg/-l:libhg.a/)");
+    let plugin = archive.replace("-o example", "-shared -fPIC -Wl,-z,nodelete -o example.so");
+    for (line, then) in [(compile, "./example"), (&archive, "./example"), (&plugin, "echo kept")] {
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{line} && ./example")]).current_dir(&folder.0);
+        shell.args(["-c", &format!("{line} && {then}")]).current_dir(&folder.0);
         shell.env("PKG_CONFIG_PATH", folder.0.join("lib/pkgconfig")).env("LD_LIBRARY_PATH", folder.0.join("lib"));
         let ended = run(&mut shell);
         assert!(ended.success && ended.stdout.ends_with("kept\n"), "{line}: {}{}", ended.stdout, ended.stderr);

@@ -65,6 +65,7 @@ impl Arena {
         if start < self.core().blocked_until_ns.load(Relaxed) {
             return Err(self.blocked_cause());
         }
+        let left = if self.is_in_file() { named::bytes_to_commit(self) } else { u64::MAX };
         let mut grid = self.turn_to_grow(record)?;
         if !matches!(cause, Cause::Initial | Cause::Ahead) && self.find_run(count, align).is_some() {
             self.core().grid.growing.store(0, Relaxed);
@@ -73,7 +74,7 @@ impl Arena {
         let pages = (count + align - 1).div_ceil(PAGE_SLICES);
         let granule = match cause {
             Cause::Initial => 1,
-            _ => (self.cap_bytes() as usize / HUGE_PAGE / 16).clamp(1, GRANULE),
+            _ => (self.cap_bytes().min(left.saturating_mul(16)) as usize / HUGE_PAGE / 16).clamp(1, GRANULE),
         };
         let Some((first, found)) = self.choose_pages(pages, granule) else {
             self.core().grid.growing.store(0, Relaxed);
@@ -85,7 +86,7 @@ impl Arena {
         drop(grid);
 
         let busy = self.busy_of(record);
-        let done = self.commit_pages(busy, pages);
+        let done = self.commit_pages(busy, pages, left);
 
         grid = self.core().grid.lock.lock_again(self, Reason::Grow);
         let to = if done.is_ok() { COMMITTED } else { UNCOMMITTED };
@@ -230,7 +231,12 @@ impl Arena {
     }
 
     /// The system calls of a growth: looks at the limits, and has the memory there where it must be.
-    fn commit_pages(&self, busy: impl Iterator<Item = usize> + Clone, need: usize) -> Result<(), (Cause, Errno)> {
+    fn commit_pages(
+        &self,
+        busy: impl Iterator<Item = usize> + Clone,
+        need: usize,
+        left: u64,
+    ) -> Result<(), (Cause, Errno)> {
         let want = busy.clone().count() as u64 * HUGE_PAGE as u64;
         let ask = Ask { need: want.min((need * HUGE_PAGE) as u64), want, committed: 0, pool: false };
         if !self.room().spend(want, clock::now_ns()) {
@@ -240,7 +246,7 @@ impl Arena {
                 Err(cause) => return Err((cause, Errno(0))),
             }
         }
-        if self.is_in_file() && !named::has_room(self, want) {
+        if want > left {
             return Err((Cause::FileSystem, Errno(libc::ENOSPC)));
         }
         for page in busy.clone() {

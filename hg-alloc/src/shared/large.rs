@@ -148,7 +148,7 @@ impl Arena {
     }
 
     /// Resizes a block, in place where possible; null allocates. Null: no memory, and the old block stays; or a bad address,
-    /// which is refused and counted.
+    /// which is refused and counted (EINVAL).
     // The block is looked up, and copied only if it is live.
     #[allow(clippy::not_unsafe_ptr_arg_deref)]
     pub fn realloc(&self, address: *mut u8, size: usize) -> *mut u8 {
@@ -157,6 +157,7 @@ impl Arena {
         }
         let old = self.usable_size(address);
         if old == 0 {
+            crate::sys::Errno(libc::EINVAL).set();
             return null_mut();
         }
         if self.class_of(size).map_or(0, |class| self.cell_size(class) as usize) == old {

@@ -69,10 +69,11 @@ pub(super) fn file_of(arena: &Arena) -> Result<File, Error> {
     open_file(core::str::from_utf8(name).map_err(|_| Error::Absent)?)
 }
 
-/// Whether the file system of named arenas has so many bytes more, and room for the tables of all that is committed then.
-pub(super) fn has_room(arena: &Arena, bytes: u64) -> bool {
-    let tables = (arena.committed_bytes() + bytes) / TABLES_PART;
-    bytes_left(&folder_path()).is_none_or(|left| left >= bytes + tables + SPARE)
+/// Bytes that an arena in a file may commit before the file system of named arenas is full, tables included; without a limit
+/// `u64::MAX`.
+pub(super) fn bytes_to_commit(arena: &Arena) -> u64 {
+    let Some(left) = bytes_left(&folder_path()) else { return u64::MAX };
+    left.saturating_sub(arena.committed_bytes() / TABLES_PART + SPARE) / (TABLES_PART + 1) * TABLES_PART
 }
 
 fn open_file(name: &str) -> Result<File, Error> {

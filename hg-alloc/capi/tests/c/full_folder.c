@@ -37,7 +37,7 @@ int main(void) {
         blocks[count++] = block;
         sum += size;
     }
-    CHECK(errno == ENOMEM && sum > 7 << 20 && sum < 16 << 20);
+    CHECK(errno == ENOMEM && sum > 6 << 20 && sum < 16 << 20);
     hg_stats stats = stats_of(arena);
     CHECK(blocked == 1 && stats.grow_blocked == 1 && strcmp(hg_cause_label(stats.blocked_cause), "file system full") == 0);
     CHECK(stats.grows_refused > 0 && stats.allocs_failed > 0);
