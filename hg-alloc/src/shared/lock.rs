@@ -108,7 +108,7 @@ impl Lock {
             }
         }
         if taken == Taken::No {
-            taken = self.mutex.wait(Some(start.saturating_add(threshold)));
+            taken = self.mutex.wait(Some(clock::monotonic_ns().saturating_add(threshold)));
         }
         if taken == Taken::No {
             holder = self.holder.load(Relaxed);
