@@ -146,8 +146,12 @@ impl Event {
                 format!("{} held {} for {}", s("lock"), s("ns"), s("reason"))
             }
             ProbeId::LockStall => {
-                let holder = self.other.as_ref().map_or_else(|| s("holder_tid"), Who::name);
-                format!("{} waited for {} by {}, tid {holder} has it", s("lock"), s("ns"), s("reason"))
+                let holder = match (&self.other, self.raw("holder_tid")) {
+                    (Some(other), _) => format!(", tid {} has it", other.name()),
+                    (None, 0) => String::new(),
+                    (None, tid) => format!(", tid {tid} has it"),
+                };
+                format!("{} waited for {} by {}{holder}", s("lock"), s("ns"), s("reason"))
             }
             ProbeId::Corruption => {
                 let class = if self.raw("class") == 0 { String::new() } else { format!(" of class {}", s("class")) };

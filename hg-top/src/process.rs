@@ -80,6 +80,9 @@ impl Process {
     }
 }
 
+/// The state of a thread that waits for a `SIGCONT`, or for its tracer.
+pub const STOPPED: &str = "stopped";
+
 /// A thread as it is now: its name and what it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
@@ -153,7 +156,7 @@ fn state_word(state: char) -> &'static str {
         'R' => "running or preempted",
         'S' => "sleeping",
         'D' => "in uninterruptible sleep",
-        'T' | 't' => "stopped",
+        'T' | 't' => STOPPED,
         'Z' | 'X' | 'x' => "dead",
         'I' => "idle",
         _ => "in an unknown state",

@@ -3,6 +3,9 @@
 
 use hg_probes::words::{Cause, TierReason};
 
+/// What lets a stopped process go on that others wait for.
+pub const STOPPED: &str = "kill -CONT lets it go on, unless a tracer has it: whoever needs its locks waits";
+
 /// What lets an arena grow again after a refusal.
 pub fn of_cause(cause: Option<Cause>) -> &'static str {
     match cause {

@@ -88,10 +88,37 @@ fn a_worker_stopped_with_a_lock_is_named_with_its_role_within_a_second() {
         assert_eq!(alert.role, Some(format!("worker {number}")));
         let held = format!(" held by tid {worker} (stopped), worker {number}; waited for ");
         assert!(alert.evidence.contains(&held), "{}", alert.evidence);
+        assert!(alert.stuck && alert.next_step.contains("kill -CONT"), "{alert:?}");
         assert!(alert.evidence.contains(") by tid ") && alert.evidence.contains(", worker "), "{}", alert.evidence);
         break;
     }
     collector.close();
+}
+
+/// Without eBPF the arena's own directory tells of who waits, and the kernel of who is stopped.
+#[test]
+fn a_worker_stopped_with_a_lock_is_told_of_by_the_directory() {
+    let target = Prefork::start(3);
+    let mut collector = Collector::open(&target.pids(), false).expect("targets on hg");
+    let begin = Instant::now();
+    for tries in 1.. {
+        assert!(begin.elapsed() < PATIENCE, "{tries} times no worker had a lock");
+        let worker = target.workers[tries % target.workers.len()];
+        let (before, _) = collector.sample();
+        signal(worker, libc::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(10));
+        let (now, _) = collector.sample();
+        let mut alerts = Alerts::default();
+        alerts.snapshot(&now, Some(&before));
+        signal(worker, libc::SIGCONT);
+        let Some(alert) = alerts.all().into_iter().find(|alert| alert.kind == Kind::LockStall) else { continue };
+        eprintln!("try {tries}: {}", alert.evidence);
+        let number = target.workers.iter().position(|pid| *pid == worker).unwrap() + 1;
+        assert_eq!((alert.pid, &alert.role), (worker, &Some(format!("worker {number}"))));
+        assert!(alert.evidence.ends_with(&format!("by the directory; {worker} (worker {number}) is stopped")));
+        assert!(alert.stuck && alert.next_step.contains("kill -CONT"), "{alert:?}");
+        return;
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use hg_probes::words::{Cause, StallKind};
 
 use super::{Kind, Sighting};
 use crate::event::{Event, Who};
-use crate::process::{Thread, host_tid};
+use crate::process::{STOPPED, Thread, host_tid};
 use crate::remedy;
 
 /// What an event says, if it is one to alert of.
@@ -25,7 +25,9 @@ pub(super) fn sighting(event: &Event) -> Option<Sighting> {
                 held_elsewhere(event, holder),
                 event.time,
             )
-            .role(holder.role.as_deref()),
+            .role(holder.role.as_deref())
+            .stuck(holder.state == STOPPED)
+            .remedy(if holder.state == STOPPED { remedy::STOPPED } else { Kind::LockStall.next_step() }),
             None => {
                 let subject = format!("{} {}", event.shown("lock"), event.shown("reason"));
                 new(Kind::LockStall, subject, stall_evidence(event))

@@ -50,6 +50,8 @@ pub struct Alert {
     pub stack: Vec<String>,
     /// Its id in the kernel's stack map.
     pub stack_id: Option<u32>,
+    /// Whether it lasts until somebody does something.
+    pub stuck: bool,
 }
 
 impl Alert {
@@ -77,6 +79,7 @@ struct Sighting {
     evidence: String,
     next_step: &'static str,
     time: SystemTime,
+    stuck: bool,
     /// Of a state that lasts: it counts once while it does. When it was looked at before.
     lasting: Option<SystemTime>,
 }
@@ -84,7 +87,18 @@ struct Sighting {
 impl Sighting {
     fn new(kind: Kind, pid: u32, subject: impl Into<String>, evidence: String, time: SystemTime) -> Sighting {
         let next_step = kind.next_step();
-        Sighting { kind, pid, role: None, subject: subject.into(), count: 1, evidence, next_step, time, lasting: None }
+        Sighting {
+            kind,
+            pid,
+            role: None,
+            subject: subject.into(),
+            count: 1,
+            evidence,
+            next_step,
+            time,
+            stuck: false,
+            lasting: None,
+        }
     }
 
     fn role(self, role: Option<&str>) -> Sighting {
@@ -97,6 +111,10 @@ impl Sighting {
 
     fn remedy(self, next_step: &'static str) -> Sighting {
         Sighting { next_step, ..self }
+    }
+
+    fn stuck(self, stuck: bool) -> Sighting {
+        Sighting { stuck, ..self }
     }
 
     fn lasting(self, before: SystemTime) -> Sighting {
@@ -118,7 +136,7 @@ impl Alerts {
         self.by_subject
             .values()
             .filter(|alert| alert.fresh(now))
-            .min_by_key(|alert| (!begun(alert), alert.kind, std::cmp::Reverse(alert.last)))
+            .min_by_key(|alert| (!begun(alert), alert.kind, !alert.stuck, std::cmp::Reverse(alert.last)))
     }
 
     /// How many are news.
@@ -147,7 +165,7 @@ impl Alerts {
     }
 
     fn note(&mut self, sighting: Sighting) -> Option<&mut Alert> {
-        let Sighting { kind, pid, role, subject, count, evidence, next_step, time, lasting } = sighting;
+        let Sighting { kind, pid, role, subject, count, evidence, next_step, time, stuck, lasting } = sighting;
         let key = (kind, pid, subject.clone());
         if self.by_subject.len() >= MAX_ALERTS && !self.by_subject.contains_key(&key) {
             return None;
@@ -164,12 +182,13 @@ impl Alerts {
             next_step,
             stack: Vec::new(),
             stack_id: None,
+            stuck,
         });
         alert.role = role.or(alert.role.take());
         let goes_on = alert.count > 0 && lasting.is_some_and(|before| alert.last >= before);
         alert.last = alert.last.max(time);
         alert.count = if goes_on { alert.count } else { alert.count.saturating_add(count) };
-        (alert.evidence, alert.next_step) = (evidence, next_step);
+        (alert.evidence, alert.next_step, alert.stuck) = (evidence, next_step, stuck);
         Some(alert)
     }
 }
@@ -177,6 +196,7 @@ impl Alerts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Who;
     use crate::model::{Arena, Figures, Histogram, HoldWait, Identity, Lock, Process};
     use hg_probes::ProbeId;
     use hg_probes::maps::{self, Lost};
@@ -221,6 +241,53 @@ mod tests {
         alerts.event(&event(ProbeId::LockStall, 21, [1, 64, 0, 4_200_000, StallKind::Wait as u64, 4250]));
         let evidence = &alerts.all()[0].evidence;
         assert_eq!(evidence, "class 64 waited for 4.20ms (refill) by tid 7; held by tid 4250 (dead)");
+    }
+
+    #[test]
+    fn a_stall_names_the_process_that_has_the_lock_with_its_role() {
+        let who = |pid, state| Who { pid, role: Some("SIP receiver udp:5060".into()), ..Who::unknown(pid, state) };
+        let stall = |second, lock, holder: Who| {
+            let args = [2, lock, Reason::Grow as u64, 1_200_000, StallKind::Wait as u64, holder.tid.into()];
+            let event = event(ProbeId::LockStall, second, args);
+            Event { other: Some(holder), role: Some("timer".into()), owner: Some(100), ..event }
+        };
+        let mut alerts = Alerts::default();
+        alerts.event(&stall(10, 0, who(27_726, "stopped")));
+        let [alert] = alerts.all()[..] else { panic!("one alert") };
+        assert_eq!((alert.pid, alert.role.as_deref()), (27_726, Some("SIP receiver udp:5060")));
+        let evidence =
+            "grid held by tid 27726 (stopped), SIP receiver udp:5060; waited for 1.20ms (grow) by tid 7, timer";
+        assert_eq!((alert.subject.as_str(), alert.evidence.as_str()), ("grid held", evidence));
+        assert!(alert.next_step.contains("kill -CONT"));
+        // Others that were only off their CPU do not push it aside.
+        alerts.event(&stall(11, 64, who(27_727, "running or preempted")));
+        assert_eq!((alerts.top(at(30)).unwrap().pid, alerts.all().len()), (27_726, 2));
+        // A holder of which nothing is known is told of by who waits.
+        alerts.event(&stall(12, 64, Who::unknown(9, "dead or not watched")));
+        let evidence = &alerts.all()[0].evidence;
+        assert_eq!(evidence, "class 64 waited for 1.20ms (grow) by tid 7; held by tid 9 (dead or not watched)");
+    }
+
+    #[test]
+    fn a_dead_owner_is_an_alert_about_its_arena() {
+        let mut alerts = Alerts::default();
+        for tid in [31, 32] {
+            let event = event(ProbeId::OwnerDead, 10, [2, 64, tid, 3, 0, 0]);
+            let other = Who { role: Some("timer".into()), ..Who::unknown(tid as u32, "dead") };
+            alerts.event(&Event { other: Some(other), owner: Some(100), ..event });
+        }
+        let [alert] = alerts.all()[..] else { panic!("one alert") };
+        assert_eq!((alert.kind, alert.pid, alert.count), (Kind::OwnerDead, 100, 2));
+        assert_eq!(alert.evidence, "thread 32 (timer) died with class 64; 3 cells recovered");
+        let deaths = |deaths| {
+            move |arena: &mut Arena| arena.figures.iter_mut().for_each(|figures| figures.owner_deaths = deaths)
+        };
+        let mut alerts = Alerts::default();
+        let (first, second) = (snapshot(1, false, deaths(0)), snapshot(2, false, deaths(4)));
+        alerts.snapshot(&first, None);
+        assert!(alerts.is_empty());
+        alerts.snapshot(&second, Some(&first));
+        assert_eq!((alerts.all()[0].kind, alerts.all()[0].count), (Kind::OwnerDead, 4));
     }
 
     #[test]

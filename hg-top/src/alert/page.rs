@@ -8,8 +8,8 @@ use hg_probes::words::{Cause, CorruptionKind, Tier, TierReason};
 
 use super::{Kind, Sighting};
 use crate::model::scope::same_arena;
-use crate::model::{Arena, ArenaId, ArenaRef, Figures, Lock, MonotonicNs, Snapshot};
-use crate::{remedy, unit};
+use crate::model::{Arena, ArenaId, ArenaRef, Figures, Lock, Member, MonotonicNs, Shared, Snapshot};
+use crate::{process, remedy, unit};
 
 /// How long memory may be on its way to the system.
 const MOST_LIMBO: Duration = Duration::from_secs(5);
@@ -47,7 +47,10 @@ pub(super) fn sightings(
             bytes => look.limbo(bytes, Duration::from_nanos(now.at.saturating_sub(*since)), &mut found),
         }
         look.counters(figures, &mut found);
-        look.stalls(&of, now, &mut found);
+        match before.and_then(|before| before.arena(of.id)?.shared).zip(of.shared) {
+            Some((earlier, shared)) if shared.members.is_some() => look.waits(shared, earlier, &mut found),
+            _ => look.stalls(&of, now, &mut found),
+        }
     }
     found
 }
@@ -137,6 +140,38 @@ impl Look<'_> {
             let evidence = format!("{more} allocations failed: {cause}, {when}");
             found.push(self.seen(Kind::AllocFailed, cause, evidence).times(more));
         }
+    }
+
+    /// Waits that processes of a shared arena told of in its directory, while they still wait.
+    fn waits(&self, shared: &Shared, earlier: &Shared, found: &mut Vec<Sighting>) {
+        if self.traced {
+            return;
+        }
+        let members = || shared.members.iter().flatten();
+        let new = |member: &Member| {
+            let before = earlier.same(member).map_or(0, |before| before.counts.stalls);
+            member.counts.stalls.saturating_sub(before)
+        };
+        let more = members().map(new).fold(0, u64::saturating_add);
+        let newest = members().filter(|member| new(member) > 0).filter_map(|member| Some((member, member.stall?)));
+        let Some((member, stall)) = newest.max_by_key(|(_, stall)| stall.at) else { return };
+        // Who has the lock is not told there; a process that is stopped is worth a look.
+        let is_stopped = |pid| process::Process::state(pid).is_ok_and(|state| matches!(state, 'T' | 't'));
+        let stopped = members().find(|member| member.pid.is_some_and(is_stopped));
+        let name = |member: &Member| match member.role.as_str() {
+            "" => member.shown_pid().to_string(),
+            role => format!("{} ({role})", member.shown_pid()),
+        };
+        let (lock, ns) = (stall.lock, unit::ns(stall.ns));
+        let suspect = stopped.map_or_else(String::new, |stopped| format!("; {} is stopped", name(stopped)));
+        let evidence = format!("{lock} stalled {more} ×, {ns} for {}, by the directory{suspect}", name(member));
+        let about = stopped.unwrap_or(member);
+        let sighting =
+            Sighting::new(Kind::LockStall, about.shown_pid(), format!("{lock} waited for"), evidence, self.time)
+                .role(Some(about.role.as_str()).filter(|role| !role.is_empty()))
+                .times(more)
+                .stuck(stopped.is_some());
+        found.push(if stopped.is_some() { sighting.remedy(remedy::STOPPED) } else { sighting });
     }
 
     fn stalls(&self, of: &ArenaRef<'_>, now: &Snapshot, found: &mut Vec<Sighting>) {

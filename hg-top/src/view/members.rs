@@ -19,7 +19,7 @@ pub(super) const COLUMNS: &[Column] = &[
     Column::right("FLUSHES", "flushes", 7, 5),
     Column::right("LARGE", "large", 6, 7),
     Column::right("STALLS", "stalls", 6, 2),
-    Column::left("LAST STALL", "last_stall", 24, 2),
+    Column::left("LAST STALL, AGO", "last_stall", 24, 2),
     Column::right("FAILED", "failed", 6, 8),
     Column::right("REPAIRS", "repairs", 7, 6),
     Column::right("RECOVERED", "recovered", 9, 6),
@@ -142,11 +142,11 @@ fn row(app: &App, latest: &Snapshot, process: Option<&Process>, known: &Known<'_
     Row { id, cells }
 }
 
-/// `4.20ms grid, 2.0 s ago`.
+/// `4.20ms grid 2.0 s`.
 fn last_stall(stall: Option<Stall>, latest: &Snapshot) -> Cell {
     let Some(stall) = stall else { return Cell::maybe("-", None) };
     let ago = age(Duration::from_nanos(latest.at.saturating_sub(stall.at)));
-    Cell::number(format!("{} {} {ago} ago", ns(stall.ns), stall.lock), stall.at as f64)
+    Cell::number(format!("{} {} {ago}", ns(stall.ns), stall.lock), stall.at as f64)
 }
 
 fn role(process: Option<&Process>, known: &Known<'_>, gone: bool) -> String {
