@@ -6,7 +6,6 @@ use common::directory::roles;
 use common::server::{Answers, Ended, Server, Setup, Transport, numbers};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -145,8 +144,8 @@ fn a_server_ends_in_good_order_after_a_worker_was_killed() {
     let Some(server) = Server::start(&setup) else { return };
     check_calls(&server, server.busy_calls(500, 500, Transport::Udp));
     let processes = roles(server.pid());
-    let worker = processes.iter().find(|(_, role)| role.starts_with("udp receiver")).expect("a worker").0.to_string();
-    Command::new("kill").args(["-9", &worker]).status().expect("kill");
+    let worker = processes.iter().find(|(_, role)| role.starts_with("udp receiver")).expect("a worker").0;
+    common::signal(*worker, libc::SIGKILL);
     // It ends by itself: a main process that loses a child ends all others.
     let Ended { log, .. } = server.wait();
     assert!(log.contains("hg: shm: total="), "{log}");

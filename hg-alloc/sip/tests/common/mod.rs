@@ -46,6 +46,12 @@ pub(crate) fn installed(program: &str) -> Option<PathBuf> {
     found
 }
 
+/// Sends a signal. A process that is gone is none of a test's business.
+pub(crate) fn signal(pid: u32, signal: i32) {
+    // SAFETY: no memory is passed.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
 /// Waits for a child's end, or kills it.
 pub(crate) fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();

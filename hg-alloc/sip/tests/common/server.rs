@@ -1,6 +1,6 @@
 //! A Kamailio under the library on loopback, and calls through it by sipp.
 
-use super::{SCRATCH, installed, library, wait};
+use super::{SCRATCH, installed, library, signal, wait};
 use std::fs::{self, File};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -221,7 +221,7 @@ impl Server {
 
     /// Ends the server as an operator does.
     pub(crate) fn end(self) -> Ended {
-        Command::new("kill").arg(self.pid().to_string()).status().expect("kill");
+        signal(self.pid(), libc::SIGTERM);
         self.wait()
     }
 
@@ -236,7 +236,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             // Workers end when their parent does so in good order only.
-            let _ = Command::new("kill").arg(self.pid().to_string()).status();
+            signal(self.pid(), libc::SIGTERM);
             let _ = wait(&mut self.child, Duration::from_secs(10));
         }
         let _ = fs::remove_dir_all(&self.folder);
