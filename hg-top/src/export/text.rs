@@ -91,7 +91,7 @@ fn summary(out: &mut String, latest: &Snapshot) -> fmt::Result {
         writeln!(out, "{sign} {name:<22} {:>9}  {:>5}", bytes(part), percent(part, sum.kernel))?;
     }
     let difference = sum.difference();
-    let (sign, what) = if difference < 0 { ('-', "not touched yet") } else { ('+', "stacks and other maps") };
+    let (sign, what) = if difference < 0 { ('-', sum.excess()) } else { ('+', "stacks and other maps") };
     writeln!(out, "{sign} {what:<22} {:>9}", bytes(difference.unsigned_abs()))?;
     let kernel = if sum.once { "RSS, shared once" } else { "RSS + hugetlb" };
     writeln!(out, "= {kernel:<22} {:>9}  by the kernel", bytes(sum.kernel))

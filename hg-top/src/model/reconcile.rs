@@ -124,6 +124,12 @@ impl Sum {
             .fold(0, |sum, part| sum.saturating_add(*part))
     }
 
+    /// What it is that the kernel does not count, where the known parts exceed its figure. Of pages that a child has by a fork
+    /// and has not written, each process has its part only.
+    pub fn excess(&self) -> &'static str {
+        if self.once { "untouched or forked" } else { "not touched yet" }
+    }
+
     /// What the known parts miss of the kernel's figure; negative if they exceed it.
     pub fn difference(&self) -> i64 {
         let known = i128::from(self.hg()) + i128::from(self.files);

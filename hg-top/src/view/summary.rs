@@ -47,7 +47,7 @@ fn addition(pane: &mut Pane<'_>, sum: &Sum) {
     let width = pane.width();
     pane.heading(1, 0, width.saturating_sub(1), "WHERE THE MEMORY IS", "of RSS");
     let difference = sum.difference();
-    let (sign, name) = if difference < 0 { ("-", "not touched yet") } else { ("+", "stacks, other maps") };
+    let (sign, name) = if difference < 0 { ("-", sum.excess()) } else { ("+", "stacks, other maps") };
     let kernel = if sum.once { "RSS, shared once" } else { "RSS + hugetlb" };
     let rows: [(&str, &str, u64, Style); 10] = [
         (" ", "live cells", sum.live_cells, theme::LIVE),
