@@ -64,7 +64,19 @@ fn await_alert(
 
 #[test]
 fn a_worker_stopped_with_a_lock_is_named_with_its_role_within_a_second() {
-    let target = Prefork::start(3);
+    stopped_with_a_lock(&Prefork::start(3));
+}
+
+/// In a container locks know their holders by other ids than we do.
+#[test]
+fn a_worker_of_a_container_stopped_with_a_lock_is_named_by_our_pid() {
+    match Prefork::start_inside(3) {
+        Some(target) => stopped_with_a_lock(&target),
+        None => eprintln!("skipped: needs unshare and the right to make namespaces"),
+    }
+}
+
+fn stopped_with_a_lock(target: &Prefork) {
     let Some(mut collector) = collector(&target.pids()) else { return };
     // Roles are known from the directory.
     collector.sample();

@@ -1,6 +1,7 @@
 //! The `prefork` example under a test's control.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running `prefork`; ended, with its workers, when dropped.
@@ -8,6 +9,8 @@ pub(crate) struct Prefork {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    /// What was started in a namespace.
+    inside: Option<u32>,
     /// Its workers.
     pub(crate) workers: Vec<u32>,
 }
@@ -18,29 +21,47 @@ impl Prefork {
         Prefork::with(&[&workers.to_string()], &[])
     }
 
+    /// The same in a pid namespace of its own; pids are ours. `None` where such cannot be had.
+    pub(crate) fn start_inside(workers: usize) -> Option<Prefork> {
+        use hg_top::process::Process;
+        let through = ["unshare", "-pf", "--kill-child"];
+        if !Command::new("unshare").args(["-pf", "true"]).output().is_ok_and(|done| done.status.success()) {
+            return None;
+        }
+        let program = program();
+        let mut command = Command::new(through[0]);
+        command.args(&through[1..]).arg(program).arg(workers.to_string());
+        let mut prefork = Prefork::spawn(&mut command);
+        let children = |pid| Process::children(&[pid]).expect("/proc");
+        prefork.inside = children(prefork.child.id()).first().copied();
+        prefork.workers = children(prefork.parent());
+        prefork.workers.sort_unstable();
+        Some(prefork)
+    }
+
     /// One process that works on a named arena of `folder`.
     pub(crate) fn named(name: &str, folder: &std::path::Path) -> Prefork {
         Prefork::with(&["named", name], &[("HG_RUNTIME_DIR", folder)])
     }
 
     fn with(arguments: &[&str], environment: &[(&str, &std::path::Path)]) -> Prefork {
-        let program = super::example().with_file_name("prefork");
-        assert!(program.exists(), "cargo build -p hg-top --examples builds {}", program.display());
-        let mut command = Command::new(program);
-        command.args(arguments).envs(environment.iter().copied());
+        Prefork::spawn(Command::new(program()).args(arguments).envs(environment.iter().copied()))
+    }
+
+    fn spawn(command: &mut Command) -> Prefork {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut prefork = Prefork { child, input, output, workers: Vec::new() };
+        let mut prefork = Prefork { child, input, output, inside: None, workers: Vec::new() };
         let line = prefork.answer();
         let pids = line.strip_prefix("ready").expect("it is ready").split_whitespace();
         prefork.workers = pids.map(|pid| pid.parse().expect("a pid")).collect();
         prefork
     }
 
-    /// The pid of what was started.
+    /// The process that made the arena.
     pub(crate) fn parent(&self) -> u32 {
-        self.child.id()
+        self.inside.unwrap_or(self.child.id())
     }
 
     /// All its processes.
@@ -65,6 +86,12 @@ impl Prefork {
         self.output.read_line(&mut line).expect("its output");
         line.trim_end().to_owned()
     }
+}
+
+fn program() -> PathBuf {
+    let program = super::example().with_file_name("prefork");
+    assert!(program.exists(), "cargo build -p hg-top --examples builds {}", program.display());
+    program
 }
 
 impl Drop for Prefork {
