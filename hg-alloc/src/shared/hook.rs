@@ -62,7 +62,7 @@ pub fn set_hook(hook: Option<Hook>) {
 
 fn hook() -> Option<Hook> {
     let hook = HOOK.load(Acquire);
-    // SAFETY: S14, null or what `set_hook` stored.
+    // SAFETY: S15, null or what `set_hook` stored.
     (!hook.is_null()).then(|| unsafe { core::mem::transmute::<*mut (), Hook>(hook) })
 }
 
@@ -76,7 +76,7 @@ const FREE: u32 = 0;
 const IN_USE: u32 = 1;
 const FULL: u32 = 2;
 
-// SAFETY: S14, the event is touched by the thread alone that brought the state to IN_USE.
+// SAFETY: S15, the event is touched by the thread alone that brought the state to IN_USE.
 unsafe impl Sync for Place {}
 
 const NOTHING: Event = Event::GrowBlocked { on: false, cause: Cause::Exhausted };
@@ -100,7 +100,7 @@ impl Arena {
         }
         let free = |place: &&Place| place.state.compare_exchange(FREE, IN_USE, Acquire, Relaxed).is_ok();
         if let Some(place) = PLACES.iter().find(free) {
-            // SAFETY: S14, the place is this thread's.
+            // SAFETY: S15, the place is this thread's.
             unsafe { *place.event.get() = (self.index, event) };
             place.state.store(FULL, Release);
             WAITING.fetch_add(1, Release);
@@ -122,7 +122,7 @@ impl Arena {
                 continue;
             }
             WAITING.fetch_sub(1, Relaxed);
-            // SAFETY: S14, the place is this thread's.
+            // SAFETY: S15, the place is this thread's.
             let (index, event) = unsafe { *place.event.get() };
             place.state.store(FREE, Release);
             if let (Some(hook), Some(arena)) = (hook(), handles().find(|arena| arena.index == index)) {

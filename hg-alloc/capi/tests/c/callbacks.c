@@ -27,7 +27,7 @@ static void *work(void *argument) {
     enum { SLOTS = 256 };
     void *slots[SLOTS];
     memset(slots, 0, sizeof slots);
-    for (int i = 0; i < rounds(4000); i++) {
+    for (int i = 0; i < rounds(2000); i++) {
         int s = (int)(draw(&state) % SLOTS);
         hg_free(arena, slots[s]);
         slots[s] = hg_malloc(arena, 1 + draw(&state) % (32 << 10));

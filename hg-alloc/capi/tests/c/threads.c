@@ -10,7 +10,7 @@ static uintptr_t *mailboxes;
 
 static void *work(void *argument) {
     uint64_t state = seed((uint64_t)(uintptr_t)argument);
-    for (int i = 0; i < rounds(20000); i++) {
+    for (int i = 0; i < rounds(12000); i++) {
         size_t size = sizeof(size_t) + draw(&state) % 2000;
         size_t *block = (size_t *)hg_malloc(arena, size);
         CHECK(block);
@@ -25,7 +25,7 @@ static void *work(void *argument) {
 }
 
 static void crowd(uint64_t first) {
-    for (uint64_t round = 0; round < 3; round++) {
+    for (uint64_t round = 0; round < (is_emulated() ? 1u : 3u); round++) {
         pthread_t threads[THREADS];
         for (uint64_t i = 0; i < THREADS; i++) {
             CHECK(pthread_create(&threads[i], NULL, work, (void *)(uintptr_t)(first + round * THREADS + i)) == 0);
