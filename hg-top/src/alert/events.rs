@@ -38,7 +38,7 @@ pub(super) fn sighting(event: &Event) -> Option<Sighting> {
             of_arena(Kind::OwnerDead, event.shown("lock"), event.meaning()).role(role)
         }
         ProbeId::Corruption => {
-            let evidence = format!("{} by thread {}", event.meaning(), thread(event.pid, event.tid));
+            let evidence = format!("{} by thread {}", event.meaning(), own(event));
             new(Kind::Corruption, event.shown("kind"), evidence)
         }
         ProbeId::AllocFailed => new(Kind::AllocFailed, event.shown("cause"), event.meaning()),
@@ -48,6 +48,13 @@ pub(super) fn sighting(event: &Event) -> Option<Sighting> {
         }
         _ => return None,
     })
+}
+
+/// The thread that hit the probe, by what its process says it does, else by name.
+fn own(event: &Event) -> String {
+    let Thread { comm, state } = Thread::look(event.pid, event.tid);
+    // The alert names the process.
+    Who { comm, role: event.role.clone(), ..Who::unknown(event.tid, state) }.name()
 }
 
 fn thread(pid: u32, tid: u32) -> String {
@@ -78,6 +85,6 @@ fn stall_evidence(event: &Event) -> String {
             let held = holder().map_or_else(String::new, |holder| format!("; held by tid {holder}"));
             format!("{lock} waited for {ns} ({reason}) by tid {}{held}", event.tid)
         }
-        _ => format!("{lock} held {ns} ({reason}) by tid {}", thread(event.pid, event.tid)),
+        _ => format!("{lock} held {ns} ({reason}) by tid {}", own(event)),
     }
 }
