@@ -7,23 +7,26 @@
 use crate::old::Old;
 use crate::once::Once;
 use crate::report::{Place, report};
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use hg_alloc::shared::{Arena, Error, Site};
 use hg_probes::directory::{PROCESSES, ProcessRecord};
 
 /// Shortest time between two lines that say there is no memory, seconds.
 const QUIET_SECONDS: u64 = 10;
 
-/// See the module.
+/// See the module. What each call needs comes first, in one cache line.
+#[repr(C, align(64))]
 pub(crate) struct Domain {
+    arena: AtomicPtr<Arena>,
+    /// Whether callers tell where they are.
+    has_sites: AtomicBool,
     /// What servers and this library call it.
     pub(crate) label: &'static str,
     /// What makes it larger: the server's option and our variable.
     option: &'static str,
     variable: &'static str,
-    arena: AtomicPtr<Arena>,
     old: Once<Old>,
     /// When the last line about missing memory was written, seconds of the monotonic clock.
     told: AtomicU64,
@@ -37,7 +40,15 @@ pub(crate) static PKG: Domain = Domain::new("pkg", "-M", "HG_PKG");
 
 impl Domain {
     const fn new(label: &'static str, option: &'static str, variable: &'static str) -> Domain {
-        Domain { label, option, variable, arena: AtomicPtr::new(null_mut()), old: Once::new(), told: AtomicU64::new(0) }
+        Domain {
+            arena: AtomicPtr::new(null_mut()),
+            has_sites: AtomicBool::new(false),
+            label,
+            option,
+            variable,
+            old: Once::new(),
+            told: AtomicU64::new(0),
+        }
     }
 
     /// The arena that was made for the domain, told in a line; or none, and why.
@@ -61,6 +72,21 @@ impl Domain {
             self.old.set(old);
         }
         self.arena.store((&raw const *arena).cast_mut(), Release);
+    }
+
+    /// Says whether callers tell where they are. Before the first call.
+    pub(crate) fn set_sites(&self, has_sites: bool) {
+        self.has_sites.store(has_sites, Relaxed);
+    }
+
+    /// Where a call was made. Builds without debugging arguments leave rubbish in their registers.
+    #[inline(always)]
+    pub(crate) fn site(&self, file: *const c_char, function: *const c_char, line: u32) -> Site {
+        if self.has_sites.load(Relaxed) {
+            Site { file: file.cast(), function: function.cast(), line }
+        } else {
+            Site::UNKNOWN
+        }
     }
 
     /// The arena, if the domain is on one.

@@ -1,15 +1,13 @@
 //! The functions that Kamailio gets in place of its allocator's: one set for each domain.
 //!
 //! An arena is safe for all processes at once, so the forms for a caller who holds the server's lock differ for blocks of the
-//! old pool alone. The lock itself stays the server's. Callers of a build without debugging arguments leave rubbish in those; then
-//! no place of a call is told.
+//! old pool alone. The lock itself stays the server's.
 
 use super::layout::{PkgApi, ShmApi};
-use super::{EXPORTS, OLD_PKG, OLD_SHM, stats};
+use super::{OLD_PKG, OLD_SHM, stats};
 use crate::domain::{Domain, PKG, SHM};
 use crate::tend;
 use core::ffi::{c_char, c_void};
-use hg_alloc::shared::Site;
 
 /// The structure for a pkg that replaces `old`.
 pub(super) fn pkg(old: &PkgApi) -> PkgApi {
@@ -72,15 +70,6 @@ impl Which for Shm {
     const DOMAIN: &'static Domain = &SHM;
 }
 
-#[inline(always)]
-fn site(file: *const c_char, function: *const c_char, line: u32) -> Site {
-    if EXPORTS.get().is_some_and(|exports| exports.has_sites) {
-        Site { file: file.cast(), function: function.cast(), line }
-    } else {
-        Site::UNKNOWN
-    }
-}
-
 type Text = *const c_char;
 
 unsafe extern "C" fn malloc<W: Which>(
@@ -91,7 +80,7 @@ unsafe extern "C" fn malloc<W: Which>(
     line: u32,
     _module: Text,
 ) -> *mut c_void {
-    W::DOMAIN.malloc(size, &site(file, function, line))
+    W::DOMAIN.malloc(size, &W::DOMAIN.site(file, function, line))
 }
 
 unsafe extern "C" fn malloc_zeroed<W: Which>(
@@ -102,7 +91,7 @@ unsafe extern "C" fn malloc_zeroed<W: Which>(
     line: u32,
     _module: Text,
 ) -> *mut c_void {
-    W::DOMAIN.calloc(size, &site(file, function, line))
+    W::DOMAIN.calloc(size, &W::DOMAIN.site(file, function, line))
 }
 
 unsafe extern "C" fn free<W: Which>(
@@ -113,7 +102,7 @@ unsafe extern "C" fn free<W: Which>(
     line: u32,
     _module: Text,
 ) {
-    W::DOMAIN.free(address, false, &site(file, function, line));
+    W::DOMAIN.free(address, false, &W::DOMAIN.site(file, function, line));
 }
 
 unsafe extern "C" fn free_unsafe(
@@ -124,7 +113,7 @@ unsafe extern "C" fn free_unsafe(
     line: u32,
     _module: Text,
 ) {
-    SHM.free(address, true, &site(file, function, line));
+    SHM.free(address, true, &SHM.site(file, function, line));
 }
 
 unsafe extern "C" fn realloc<W: Which>(
@@ -136,7 +125,7 @@ unsafe extern "C" fn realloc<W: Which>(
     line: u32,
     _module: Text,
 ) -> *mut c_void {
-    W::DOMAIN.realloc(address, size, false, &site(file, function, line))
+    W::DOMAIN.realloc(address, size, false, &W::DOMAIN.site(file, function, line))
 }
 
 /// As realloc, but the old block is freed even if there is no memory for the new one.
@@ -149,7 +138,7 @@ unsafe extern "C" fn realloc_or_free<W: Which>(
     line: u32,
     _module: Text,
 ) -> *mut c_void {
-    let site = &site(file, function, line);
+    let site = &W::DOMAIN.site(file, function, line);
     let moved = W::DOMAIN.realloc(address, size, false, site);
     if moved.is_null() && size != 0 {
         W::DOMAIN.free(address, false, site);
@@ -167,7 +156,7 @@ unsafe extern "C" fn resize(
     line: u32,
     _module: Text,
 ) -> *mut c_void {
-    let site = &site(file, function, line);
+    let site = &SHM.site(file, function, line);
     SHM.free(address, false, site);
     SHM.malloc(size, site)
 }

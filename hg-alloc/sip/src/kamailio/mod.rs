@@ -46,8 +46,6 @@ struct Exports {
     pkg_bytes: *mut c_ulong,
     shm_bytes: *mut c_ulong,
     processes: Option<*mut *mut c_void>,
-    /// Whether callers tell where they are.
-    has_sites: bool,
 }
 
 static EXPORTS: Once<Exports> = Once::new();
@@ -88,8 +86,8 @@ pub(crate) fn prepare(hook: Hook) -> bool {
     };
     let processes = symbols::variable(c"pt");
     let flags = symbols::find(c"ver_flags").map_or("", |flags| symbols::text(flags.pointer()));
-    let has_sites = flags.contains("DBG_SR_MEMORY");
-    EXPORTS.set(Exports { pkg, shm, pkg_bytes, shm_bytes, processes, has_sites });
+    [&PKG, &SHM].iter().for_each(|domain| domain.set_sites(flags.contains("DBG_SR_MEMORY")));
+    EXPORTS.set(Exports { pkg, shm, pkg_bytes, shm_bytes, processes });
     if hook == Hook::Patch {
         // Nothing is left to be taken over later.
         PKG_TRIED.store(true, Relaxed);

@@ -2,8 +2,6 @@
 //!
 //! An arena is safe for all processes at once, so the `unsafe` forms differ for blocks of the old pool alone. Shared memory has
 //! a second pool of the server's, for its log of allocations, which goes through the same variables: calls for it are passed on.
-//!
-//! Callers of a build without debugging arguments leave rubbish in those; then no place of a call is told.
 
 use super::{FACTS, Facts, OLD_CALLS};
 use crate::domain::{Domain, PKG as PRIVATE, SHM as SHARED};
@@ -12,7 +10,6 @@ use crate::figures::{Figures, Info, blocks};
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use hg_alloc::shared::Site;
 
 /// A function, as what a variable holds.
 type Code = *const ();
@@ -61,16 +58,6 @@ pub(super) fn set_block(block: *mut c_void) {
 
 pub(super) type Text = *const c_char;
 
-/// The place of a call, where callers tell it.
-#[inline(always)]
-pub(super) fn site(file: Text, function: Text, line: u32) -> Site {
-    if FACTS.get().is_some_and(|facts| facts.has_sites) {
-        Site { file: file.cast(), function: function.cast(), line }
-    } else {
-        Site::UNKNOWN
-    }
-}
-
 #[inline(always)]
 fn check_threshold() {
     if let Some(facts) = FACTS.get() {
@@ -85,7 +72,7 @@ unsafe extern "C" fn pkg_malloc(
     function: Text,
     line: u32,
 ) -> *mut c_void {
-    let address = PRIVATE.malloc(bytes, &site(file, function, line));
+    let address = PRIVATE.malloc(bytes, &PRIVATE.site(file, function, line));
     check_threshold();
     address
 }
@@ -98,13 +85,13 @@ unsafe extern "C" fn pkg_realloc(
     function: Text,
     line: u32,
 ) -> *mut c_void {
-    let moved = PRIVATE.realloc(address, bytes, false, &site(file, function, line));
+    let moved = PRIVATE.realloc(address, bytes, false, &PRIVATE.site(file, function, line));
     check_threshold();
     moved
 }
 
 unsafe extern "C" fn pkg_free(_block: *mut c_void, address: *mut c_void, file: Text, function: Text, line: u32) {
-    PRIVATE.free(address, false, &site(file, function, line));
+    PRIVATE.free(address, false, &PRIVATE.site(file, function, line));
     check_threshold();
 }
 
@@ -116,7 +103,7 @@ unsafe extern "C" fn shm_malloc(
     line: u32,
 ) -> *mut c_void {
     if block == BLOCK.load(Relaxed) {
-        return SHARED.malloc(bytes, &site(file, function, line));
+        return SHARED.malloc(bytes, &SHARED.site(file, function, line));
     }
     // SAFETY: the function that belongs to such blocks, with the caller's arguments.
     OLD_CALLS.get().map_or(null_mut(), |old| unsafe { (old.malloc)(block, bytes, file, function, line, null()) })
@@ -131,7 +118,7 @@ unsafe extern "C" fn shm_realloc(
     line: u32,
 ) -> *mut c_void {
     if block == BLOCK.load(Relaxed) {
-        return SHARED.realloc(address, bytes, false, &site(file, function, line));
+        return SHARED.realloc(address, bytes, false, &SHARED.site(file, function, line));
     }
     // SAFETY: as above.
     OLD_CALLS.get().map_or(null_mut(), |old| unsafe { (old.realloc)(block, address, bytes, file, function, line) })
@@ -139,7 +126,7 @@ unsafe extern "C" fn shm_realloc(
 
 unsafe extern "C" fn shm_free(block: *mut c_void, address: *mut c_void, file: Text, function: Text, line: u32) {
     if block == BLOCK.load(Relaxed) {
-        return SHARED.free(address, false, &site(file, function, line));
+        return SHARED.free(address, false, &SHARED.site(file, function, line));
     }
     if let Some(old) = OLD_CALLS.get() {
         // SAFETY: as above.

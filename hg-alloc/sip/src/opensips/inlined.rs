@@ -174,7 +174,7 @@ unsafe extern "C" fn malloc(
     line: u32,
 ) -> *mut c_void {
     let Some((domain, block)) = of(block) else { return null_mut() };
-    let address = domain.malloc(bytes, &calls::site(file, function, line));
+    let address = domain.malloc(bytes, &domain.site(file, function, line));
     done(domain, block);
     address
 }
@@ -188,7 +188,7 @@ unsafe extern "C" fn realloc(
     line: u32,
 ) -> *mut c_void {
     let Some((domain, block)) = of(block) else { return null_mut() };
-    let moved = domain.realloc(address, bytes, false, &calls::site(file, function, line));
+    let moved = domain.realloc(address, bytes, false, &domain.site(file, function, line));
     done(domain, block);
     moved
 }
@@ -201,7 +201,7 @@ unsafe extern "C" fn free(
     line: u32,
 ) {
     let Some((domain, block)) = of(block) else { return };
-    domain.free(address, false, &calls::site(file, function, line));
+    domain.free(address, false, &domain.site(file, function, line));
     done(domain, block);
 }
 

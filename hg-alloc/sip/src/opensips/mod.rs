@@ -45,7 +45,10 @@ pub(crate) fn is_here() -> bool {
 /// Looks for what is needed. False, with a line, if this OpenSIPS is another one than we know.
 pub(crate) fn prepare(hook: Hook) -> bool {
     match Facts::find() {
-        Ok(facts) => FACTS.set(facts),
+        Ok(facts) => {
+            [&PKG, &SHM].iter().for_each(|domain| domain.set_sites(facts.has_sites));
+            FACTS.set(facts);
+        }
         Err(missing) => return unknown(missing),
     }
     match Exports::find() {
