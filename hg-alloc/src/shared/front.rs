@@ -16,6 +16,7 @@ use super::Arena;
 use crate::sequence;
 use crate::size_class::{CLASSES, COUNT};
 use crate::sys::rseq as kernel;
+use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// log2 of the distance of two blocks.
@@ -64,8 +65,24 @@ pub(super) static OFFSETS: [u32; COUNT + 1] = {
 ///
 /// # Safety
 /// S13: the values belong to one started arena, and `in_flight` is a word of the calling thread's record.
+#[inline(always)]
+pub(super) unsafe fn pop(array: usize, id: isize, sequence: isize, in_flight: &AtomicU64) -> u64 {
+    let (cell, state): (u32, u32);
+    // SAFETY: S13, as the caller says; the sequence uses no other registers, and returns.
+    unsafe {
+        asm!(
+            "call {sequence}", sequence = sym pop_sequence,
+            inout("rdi") array => _, in("rsi") id, in("rdx") sequence, in("rcx") in_flight.as_ptr(),
+            out("eax") cell, out("r9d") state, out("r8") _,
+        );
+    }
+    u64::from(state) << 32 | u64::from(cell)
+}
+
+/// The two halves of an entry are read and written apart: the address of the cell is known before its state is, which a free has to
+/// look up. They are whole again where anybody else may come by: before the top says that they are there.
 #[unsafe(naked)]
-pub(super) unsafe extern "sysv64" fn pop(array: usize, id: isize, sequence: isize, in_flight: &AtomicU64) -> u64 {
+unsafe extern "sysv64" fn pop_sequence() {
     sequence!(
         before: [], sequence: "rdx",
         steps: [
@@ -76,12 +93,14 @@ pub(super) unsafe extern "sysv64" fn pop(array: usize, id: isize, sequence: isiz
             "cmp eax, dword ptr [rdi + 4]",
             "jbe 75f",
             "lea r8d, [rax - 1]",
-            "mov rax, qword ptr [rdi + rax * 8 + 8]",
-            "mov qword ptr [rcx], rax",
+            "mov r9d, dword ptr [rdi + rax * 8 + 12]",
+            "mov eax, dword ptr [rdi + rax * 8 + 8]",
+            "mov dword ptr [rcx], eax",
+            "mov dword ptr [rcx + 4], r9d",
             "mov dword ptr [rdi], r8d"
         ],
         after: ["ret"],
-        failed: ["xor eax, eax", "ret"],
+        failed: ["xor eax, eax", "xor r9d, r9d", "ret"],
         shift = const BLOCK_SHIFT,
     )
 }
@@ -91,8 +110,22 @@ pub(super) unsafe extern "sysv64" fn pop(array: usize, id: isize, sequence: isiz
 ///
 /// # Safety
 /// As for [`pop`]; and S1: the entry's cell is CACHED and in no other place but the thread's record.
+#[inline(always)]
+pub(super) unsafe fn push(array: usize, id: isize, sequence: isize, entry: u64) -> bool {
+    let pushed: u32;
+    // SAFETY: S13 and S1, as the caller says; the sequence uses no other registers, and returns.
+    unsafe {
+        asm!(
+            "call {sequence}", sequence = sym push_sequence,
+            inout("rdi") array => _, in("rsi") id, in("rdx") sequence, in("ecx") entry as u32,
+            in("r9d") (entry >> 32) as u32, out("eax") pushed,
+        );
+    }
+    pushed != 0
+}
+
 #[unsafe(naked)]
-pub(super) unsafe extern "sysv64" fn push(array: usize, id: isize, sequence: isize, entry: u64) -> bool {
+unsafe extern "sysv64" fn push_sequence() {
     sequence!(
         before: [], sequence: "rdx",
         steps: [
@@ -102,7 +135,8 @@ pub(super) unsafe extern "sysv64" fn push(array: usize, id: isize, sequence: isi
             "mov eax, dword ptr [rdi]",
             "cmp eax, dword ptr [rdi + 8]",
             "jae 75f",
-            "mov qword ptr [rdi + rax * 8 + 16], rcx",
+            "mov dword ptr [rdi + rax * 8 + 16], ecx",
+            "mov dword ptr [rdi + rax * 8 + 20], r9d",
             "inc eax",
             "mov dword ptr [rdi], eax"
         ],
