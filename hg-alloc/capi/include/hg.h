@@ -239,9 +239,17 @@ typedef struct {
      */
     size_t struct_size;
     /**
-     * Bytes of blocks that the program has, and of those in caches.
+     * Bytes of blocks that programs have, and of those in front caches.
      */
     uint64_t live_bytes;
+    /**
+     * Bytes of spans and larger blocks.
+     */
+    uint64_t used_bytes;
+    /**
+     * The most that these ever were.
+     */
+    uint64_t used_peak_bytes;
     /**
      * Bytes that are committed: for blocks, and free for new ones.
      */
@@ -597,7 +605,13 @@ void *hg_realloc_at(hg_arena *arena, void *block, size_t size, const char *file,
 void hg_free_at(hg_arena *arena, void *block, const char *file, const char *function, uint32_t line);
 
 /**
- * Bytes of blocks that programs have, and of those in caches. One load; 0 for a null arena.
+ * Bytes of spans and larger blocks: what the arena cannot give back now. Two loads; 0 for a null arena.
+ */
+uint64_t hg_used_bytes(const hg_arena *arena);
+
+/**
+ * Bytes of blocks that programs have, and of those in front caches: a sum over all sizes of blocks, some two hundred loads. 0 for
+ * a null arena.
  */
 uint64_t hg_live_bytes(const hg_arena *arena);
 
@@ -607,7 +621,7 @@ uint64_t hg_live_bytes(const hg_arena *arena);
 uint64_t hg_committed_bytes(const hg_arena *arena);
 
 /**
- * The most that hg_live_bytes ever was, as seen when batches of blocks moved. One load; 0 for a null arena.
+ * The most that hg_used_bytes ever was. One load; 0 for a null arena.
  */
 uint64_t hg_peak_bytes(const hg_arena *arena);
 

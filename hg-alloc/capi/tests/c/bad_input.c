@@ -103,7 +103,8 @@ static void no_arena(void) {
     HG_FREE(NULL, &block);
     CHECK(hg_malloc_many(NULL, 1, &block, 1) == 0);
     hg_free_many(NULL, &block, 1);
-    CHECK(hg_live_bytes(NULL) == 0 && hg_committed_bytes(NULL) == 0 && hg_peak_bytes(NULL) == 0);
+    CHECK(hg_live_bytes(NULL) == 0 && hg_used_bytes(NULL) == 0);
+    CHECK(hg_committed_bytes(NULL) == 0 && hg_peak_bytes(NULL) == 0);
     CHECK(hg_cap_bytes(NULL) == 0 && hg_trim(NULL) == 0 && !hg_owns(NULL, &block));
     hg_tick(NULL);
     hg_stats stats;

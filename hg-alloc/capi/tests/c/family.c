@@ -110,6 +110,7 @@ int main(void) {
         blocks(arena, 16);
         edges(arena);
         all_memory(arena);
+        CHECK(hg_used_bytes(arena) <= hg_committed_bytes(arena));
         CHECK(hg_peak_bytes(arena) >= 200u << 20 && hg_cap_bytes(arena) == 256u << 20);
         hg_stats stats = stats_of(arena);
         CHECK(stats.corruptions == 0 && stats.cap_bytes == 256u << 20 && stats.grows > 0);
