@@ -17,6 +17,7 @@ use crate::{dump, patch};
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+use hg_alloc::shared::Arena;
 
 /// Calls between two sums over all size classes.
 const SUM_EVERY: usize = 64;
@@ -145,7 +146,12 @@ fn init_pkg() -> Option<&'static Block> {
 }
 
 fn init_shm() -> Option<&'static Block> {
-    let arena = shm_arena(FACTS.get()?)?;
+    let facts = FACTS.get()?;
+    let arena = shm_arena(facts)?;
+    if facts.has_sites && !open_below(arena) {
+        report!(Error, "shm: the page below the arena cannot be made readable: this OpenSIPS does not run with hg");
+        return None;
+    }
     let block = arena.calloc(size_of::<Block>()).cast::<Block>();
     // SAFETY: zeroed memory of that size in the arena, which lives as long as the process; zeros are a block.
     let block: &'static Block = unsafe { block.as_ref()? };
@@ -153,6 +159,16 @@ fn init_shm() -> Option<&'static Block> {
     SHM_BLOCK.store((&raw const *block).cast_mut(), Relaxed);
     block.sum(&SHM);
     Some(block)
+}
+
+/// Makes the page below the arena's memory readable: the end of a guard. Before it frees a block of shm, a build with debugging
+/// arguments reads a size for its log from a header that its own allocator keeps below each block; the first cell has nothing there.
+fn open_below(arena: &Arena) -> bool {
+    // SAFETY: no memory is passed.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let below = arena.stats_page().header.base_address.load(Relaxed) as usize - page;
+    // SAFETY: a page of the arena's own mapping, which nothing but such reads ever looks at.
+    unsafe { libc::mprotect(below as *mut c_void, page, libc::PROT_READ) == 0 }
 }
 
 /// What follows each call.
