@@ -47,15 +47,26 @@ pub(crate) fn libraries() -> &'static Path {
         build.args(if profile() == "release" { &["--release"][..] } else { &[] });
         assert!(build.current_dir(PACKAGE).status().expect("cargo").success(), "{build:?}");
         let built = target.join(profile());
-        // Copies of our own: another run of cargo may write the originals while programs run on them.
+        // Links of our own: another run of cargo may put new libraries in their place while programs run on these.
         let own = Path::new(SCRATCH).join(format!("lib.{}", std::process::id()));
+        remove_old(Path::new(SCRATCH));
         fs::create_dir_all(&own).expect("a scratch folder");
-        for (from, to) in [("libhg.so", "libhg.so.0"), ("libhg.a", "libhg.a")] {
-            fs::copy(built.join(from), own.join(to)).unwrap_or_else(|error| panic!("{from}: {error}"));
+        for (from, to) in [("libhg.so", "libhg.so.0"), ("libhg.so", "libhg.so"), ("libhg.a", "libhg.a")] {
+            fs::hard_link(built.join(from), own.join(to)).unwrap_or_else(|error| panic!("{from}: {error}"));
         }
-        let _ = std::os::unix::fs::symlink("libhg.so.0", own.join("libhg.so"));
         own
     })
+}
+
+/// Removes the links of test programs that ended.
+fn remove_old(scratch: &Path) {
+    for entry in fs::read_dir(scratch).expect("the scratch folder").flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let ended = |pid: &str| pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+        if name.strip_prefix("lib.").is_some_and(ended) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Folder of the profile this test was built with.
