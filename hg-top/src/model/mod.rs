@@ -11,7 +11,9 @@ use hg_probes::words::{Cause, LockId, Reason, Tier, TierReason};
 
 pub mod decision;
 pub mod histogram;
+pub mod id;
 pub mod map;
+pub mod member;
 pub mod reconcile;
 pub mod scope;
 pub mod shared;
@@ -19,8 +21,10 @@ pub mod timeline;
 
 pub use decision::{Decision, Policy};
 pub use histogram::Histogram;
+pub use id::{ArenaId, FileId};
 pub use map::Records;
-pub use shared::{ArenaId, ArenaRef, FileId, Member, Shared};
+pub use member::Member;
+pub use shared::{ArenaRef, Shared};
 
 /// A reading of a target's clock that all sources share: `CLOCK_MONOTONIC`, ns.
 pub type MonotonicNs = u64;

@@ -3,69 +3,8 @@
 //! Who a process is, is told by its pid *and* its start: a pid comes again, a record of the directory does not know that.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 
-use hg_probes::words::LockId;
-
-use super::{Arena, MonotonicNs, Process, Snapshot};
-
-/// The file behind the stats page of a shared arena: all processes that map it have the same one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId {
-    /// Its device, as major and minor number.
-    pub device: (u32, u32),
-    /// Its inode.
-    pub inode: u64,
-}
-
-impl fmt::Display for FileId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:02x}:{:02x}:{}", self.device.0, self.device.1, self.inode)
-    }
-}
-
-impl FromStr for FileId {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<FileId, ()> {
-        let mut parts = text.split(':');
-        let mut hex = || u32::from_str_radix(parts.next()?, 16).ok();
-        let device = hex().zip(hex()).ok_or(())?;
-        let inode = parts.next().and_then(|inode| inode.parse().ok()).filter(|_| parts.next().is_none()).ok_or(())?;
-        Ok(FileId { device, inode })
-    }
-}
-
-/// Tells an arena from all others that are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ArenaId {
-    /// One that several processes share.
-    Shared(FileId),
-    /// One of a single process: its pid, and the number of the arena in it.
-    Private(u32, u32),
-}
-
-impl fmt::Display for ArenaId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ArenaId::Shared(file) => write!(f, "shared/{file}"),
-            ArenaId::Private(pid, number) => write!(f, "{pid}/{number}"),
-        }
-    }
-}
-
-impl FromStr for ArenaId {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<ArenaId, ()> {
-        let (whose, number) = text.split_once('/').ok_or(())?;
-        match whose {
-            "shared" => number.parse().map(ArenaId::Shared).map_err(drop),
-            pid => Ok(ArenaId::Private(pid.parse().map_err(drop)?, number.parse().map_err(drop)?)),
-        }
-    }
-}
+use super::{Arena, ArenaId, Member, MonotonicNs, Process, Snapshot};
 
 /// An arena that several processes share.
 #[derive(Clone, Debug, Default)]
@@ -109,102 +48,6 @@ impl Shared {
         let same = |other: &&Member| (other.inner_pid, other.start_ticks) == (member.inner_pid, member.start_ticks);
         self.members.iter().flatten().find(same)
     }
-}
-
-/// A process that uses a shared arena, by its record in the arena's directory. Counts are since it first did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Member {
-    /// Its pid as it knows itself.
-    pub inner_pid: u32,
-    /// Clock ticks from boot to its start.
-    pub start_ticks: u64,
-    /// Its pid as hg-top sees it, while it lives and can be found.
-    pub pid: Option<u32>,
-    /// Whether it is watched, alive.
-    pub watched: bool,
-    /// Whether it has ended, by its record or by the kernel.
-    pub gone: bool,
-    /// What it does, as it says, escaped; may be empty.
-    pub role: String,
-    /// What it did.
-    pub counts: Counts,
-    /// The last wait or hold of it over the stall threshold.
-    pub stall: Option<Stall>,
-    /// CPUs that its host gave it; 0 if nobody did.
-    pub cpus: u32,
-}
-
-impl Member {
-    /// The pid to show: hg-top's own where it is known.
-    pub fn shown_pid(&self) -> u32 {
-        self.pid.unwrap_or(self.inner_pid)
-    }
-}
-
-/// What a process did with an arena.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Batches into front caches.
-    pub refills: u64,
-    /// Batches out of them.
-    pub flushes: u64,
-    /// Large objects allocated.
-    pub large_allocs: u64,
-    /// Large objects freed.
-    pub large_frees: u64,
-    /// Growths carried out.
-    pub grows: u64,
-    /// Shrinks carried out.
-    pub shrinks: u64,
-    /// Allocations that failed.
-    pub failed: u64,
-    /// Bad calls that were refused.
-    pub corruptions: u64,
-    /// Critical sections of dead owners repaired.
-    pub repairs: u64,
-    /// Cells recovered.
-    pub recovered: u64,
-    /// Waits and holds over the stall threshold.
-    pub stalls: u64,
-}
-
-impl Counts {
-    /// Those of two records, added up.
-    pub fn plus(&self, other: &Counts) -> Counts {
-        self.with(other, u64::saturating_add)
-    }
-
-    /// What came since `earlier`.
-    pub fn since(&self, earlier: &Counts) -> Counts {
-        self.with(earlier, u64::saturating_sub)
-    }
-
-    fn with(&self, other: &Counts, op: fn(u64, u64) -> u64) -> Counts {
-        Counts {
-            refills: op(self.refills, other.refills),
-            flushes: op(self.flushes, other.flushes),
-            large_allocs: op(self.large_allocs, other.large_allocs),
-            large_frees: op(self.large_frees, other.large_frees),
-            grows: op(self.grows, other.grows),
-            shrinks: op(self.shrinks, other.shrinks),
-            failed: op(self.failed, other.failed),
-            corruptions: op(self.corruptions, other.corruptions),
-            repairs: op(self.repairs, other.repairs),
-            recovered: op(self.recovered, other.recovered),
-            stalls: op(self.stalls, other.stalls),
-        }
-    }
-}
-
-/// A wait or hold over the stall threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stall {
-    /// How long, ns.
-    pub ns: u64,
-    /// When it was.
-    pub at: MonotonicNs,
-    /// Of which lock.
-    pub lock: LockId,
 }
 
 /// An arena in a snapshot, with whose it is.
@@ -318,29 +161,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_as_text_and_back() {
-        let file = FileId { device: (0, 0x1a), inode: 77 };
-        assert_eq!(file.to_string(), "00:1a:77");
-        for id in [ArenaId::Shared(file), ArenaId::Private(4242, 1)] {
-            assert_eq!(id.to_string().parse(), Ok(id));
-        }
-        for bad in [
-            "",
-            "1",
-            "shared/",
-            "shared/x",
-            "shared/0:1",
-            "shared/0:1:2:3",
-            "shared/0:x:2",
-            "x/1",
-            "1/x",
-            "1/99999999999",
-        ] {
-            assert_eq!(bad.parse::<ArenaId>(), Err(()), "{bad}");
-        }
-    }
+    use crate::model::FileId;
 
     #[test]
     fn applications_are_processes_that_an_arena_connects() {

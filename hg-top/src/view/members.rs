@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::table::{Cell, Column, Row};
 use super::theme;
 use crate::app::App;
-use crate::model::shared::{Counts, Stall};
+use crate::model::member::{Counts, Stall};
 use crate::model::timeline::Basis;
 use crate::model::{FileId, Member, Process, Snapshot};
 use crate::unit::{age, bytes, count, ns, rate};

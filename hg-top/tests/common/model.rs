@@ -10,7 +10,7 @@ use hg_top::app::App;
 use hg_top::cli::Cli;
 use hg_top::event::{Event, Who};
 use hg_top::model::map::{Cells, Detail, Holds, Large, Page, PageMap, Slices};
-use hg_top::model::shared::{Counts, Stall};
+use hg_top::model::member::{Counts, Stall};
 use hg_top::model::{
     Arena, ArenaId, Class, Counters, Decision, EbpfState, Figures, FileId, Histogram, HoldWait, Identity, KernelMemory,
     Lock, Member, Part, Policy, Process, Shared, Snapshot,

@@ -10,18 +10,20 @@ use hg_probes::page::BUCKETS;
 use serde::Serialize;
 
 mod elastic;
+mod event;
 mod map;
 mod shared;
 
 pub use elastic::Advice;
 use elastic::Elastic;
+use event::{AlertEntry, EventEntry, alert, event};
 use map::Map;
 use shared::{Application, SharedArena};
 
 use crate::advise::Host;
-use crate::alert::{Alert, Alerts};
+use crate::alert::Alerts;
 use crate::collect::map::Maps;
-use crate::event::{Event, Value};
+use crate::event::Event;
 use crate::model;
 use crate::model::scope::same_arena;
 use crate::model::{ArenaId, ArenaRef, EbpfState};
@@ -170,53 +172,6 @@ struct Histogram {
     sum_ns: u64,
     stalls: u64,
     buckets: [u64; BUCKETS],
-}
-
-#[derive(Debug, Serialize)]
-struct EventEntry {
-    time: f64,
-    probe: &'static str,
-    pid: u32,
-    tid: u32,
-    role: Option<String>,
-    other: Option<Other>,
-    stack_id: Option<u32>,
-    stack: Vec<String>,
-    #[serde(flatten)]
-    args: BTreeMap<&'static str, Argument>,
-}
-
-/// The other thread that an event tells of.
-#[derive(Debug, Serialize)]
-struct Other {
-    pid: Option<u32>,
-    tid: u32,
-    comm: String,
-    state: &'static str,
-    role: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Argument {
-    Label(String),
-    Number(i64),
-    Large(u64),
-}
-
-#[derive(Debug, Serialize)]
-struct AlertEntry {
-    alert: &'static str,
-    pid: u32,
-    role: Option<String>,
-    subject: String,
-    since: f64,
-    last: f64,
-    count: u64,
-    evidence: String,
-    next_step: &'static str,
-    stack_id: Option<u32>,
-    stack: Vec<String>,
 }
 
 /// What a document tells beside the snapshot.
@@ -390,47 +345,6 @@ fn histogram(histogram: &model::Histogram) -> Histogram {
         sum_ns: histogram.sum_ns,
         stalls: histogram.stalls,
         buckets: histogram.buckets,
-    }
-}
-
-fn event(event: &Event) -> EventEntry {
-    let argument = |value| match value {
-        Value::Label(label) => Argument::Label(label),
-        Value::Number(number) => Argument::Number(number),
-        Value::Large(number) => Argument::Large(number),
-    };
-    EventEntry {
-        time: seconds(event.time),
-        probe: event.probe.name,
-        pid: event.pid,
-        tid: event.tid,
-        role: event.role.clone(),
-        other: event.other.as_ref().map(|who| Other {
-            pid: Some(who.pid).filter(|pid| *pid != 0),
-            tid: who.tid,
-            comm: who.comm.clone(),
-            state: who.state,
-            role: who.role.clone(),
-        }),
-        stack_id: event.stack_id,
-        stack: event.stack.clone(),
-        args: event.args().map(|(name, value)| (name, argument(value))).collect(),
-    }
-}
-
-fn alert(alert: &Alert) -> AlertEntry {
-    AlertEntry {
-        alert: alert.kind.label(),
-        pid: alert.pid,
-        role: alert.role.clone(),
-        subject: alert.subject.clone(),
-        since: seconds(alert.since),
-        last: seconds(alert.last),
-        count: alert.count,
-        evidence: alert.evidence.clone(),
-        next_step: alert.next_step,
-        stack_id: alert.stack_id,
-        stack: alert.stack.clone(),
     }
 }
 

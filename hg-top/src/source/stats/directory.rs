@@ -15,7 +15,7 @@ use super::copy::{Block, PageCopy};
 use super::memory::Memory;
 use crate::escape;
 use crate::model::Member;
-use crate::model::shared::{Counts, Stall};
+use crate::model::member::{Counts, Stall};
 use crate::process::{Process, inner_pid};
 
 /// Records that are copied at once.
