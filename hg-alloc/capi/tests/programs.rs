@@ -99,6 +99,7 @@ promises! {
     named "named.c";
     passed "passed.c";
     quick_start "quick_start.c";
+    settings "settings.c";
     threads "threads.c";
 }
 

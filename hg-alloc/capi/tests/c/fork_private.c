@@ -1,8 +1,20 @@
-/* A child's copy of a private arena takes frees, and the parent sees nothing of it. */
+/* A child's copy of a private arena takes frees, and the parent sees nothing of it. It grows only if it was made to. */
 #include "check.h"
+
+/* How many MiB can be had. */
+static int room(hg_arena *arena) {
+    int mib = 0;
+    while (hg_malloc(arena, 1 << 20)) mib++;
+    return mib;
+}
 
 int main(void) {
     hg_arena *arena = make(HG_KIND_PRIVATE, "private");
+    hg_options options;
+    hg_arena *growing = NULL;
+    CHECK(hg_options_init(&options, sizeof options) == HG_STATUS_OK);
+    options.size = "8m:64m", options.flags = HG_FLAG_GROWS_INHERITED;
+    CHECK(hg_arena_create(&options, &growing) == HG_STATUS_OK && hg_malloc(growing, 100));
     char *blocks[1000];
     for (int i = 0; i < 1000; i++) {
         blocks[i] = (char *)hg_malloc(arena, 200);
@@ -20,6 +32,8 @@ int main(void) {
         void *block = hg_malloc(arena, 200);
         CHECK(block && stats_of(arena).corruptions == 0);
         memset(block, 0, 200);
+        int left = room(arena), more = room(growing);
+        CHECK(left >= 4 && left <= 8 && more >= 56 && more <= 64);
         hg_arena *own = make(HG_KIND_PRIVATE, "the child's own");
         CHECK(hg_malloc(own, 64 << 20));
         _exit(0);
