@@ -1,6 +1,6 @@
 //! CPU time of a Kamailio per call, by allocator: its own three, and hg by way of `libhg_sip.so`.
 //!
-//! `cargo bench -p hg-sip -- [ROUNDS [SECONDS]] [ALLOCATOR...]`. Each round runs each allocator once in each scenario, in an order
+//! `cargo bench -p hg-sip -- [ROUNDS [SECONDS]] [ALLOCATOR...] [SCENARIO...]`. Each round runs each allocator once in each scenario, in an order
 //! that turns; what is printed are medians over the rounds, and of the ratios within a round. The time is that of all of the
 //! server's processes, of the kernel for them too; sipp, on the same machine, is not counted. A transaction is kept for five
 //! seconds, so that calls are counted once as many end as begin: else the time would be that of touching new memory.
@@ -32,10 +32,10 @@ const WARM_UP: usize = 6;
 
 /// Calls, where they go, how, and how many a second.
 const SCENARIOS: [(&str, bool, Transport, usize); 4] = [
-    ("486, UDP", false, Transport::Udp, 2000),
-    ("486, TCP", false, Transport::Tcp, 2000),
-    ("relayed, UDP", true, Transport::Udp, 500),
-    ("relayed, TCP", true, Transport::Tcp, 500),
+    ("486-udp", false, Transport::Udp, 2000),
+    ("486-tcp", false, Transport::Tcp, 2000),
+    ("relayed-udp", true, Transport::Udp, 500),
+    ("relayed-tcp", true, Transport::Tcp, 500),
 ];
 
 /// CPU time of a server's processes so far.
@@ -89,9 +89,11 @@ fn main() {
     let any = ALLOCATORS.iter().any(|(name, ..)| is_named(name));
     let wanted = |name: &str| if any { is_named(name) } else { DEFAULT.contains(&name) };
     let allocators: Vec<Variant> = ALLOCATORS.into_iter().filter(|(name, ..)| wanted(name)).collect();
+    let any = SCENARIOS.iter().any(|(name, ..)| is_named(name));
+    let scenarios: Vec<_> = SCENARIOS.into_iter().filter(|(name, ..)| !any || is_named(name)).collect();
     let mut found: BTreeMap<(usize, &str), Vec<Figures>> = BTreeMap::new();
     for round in 0..rounds {
-        for (number, scenario) in SCENARIOS.into_iter().enumerate() {
+        for (number, scenario) in scenarios.iter().copied().enumerate() {
             for place in 0..allocators.len() {
                 let (name, arguments, library) = allocators[(place + round) % allocators.len()];
                 let arguments = [&["-m", "1024"], arguments].concat();
@@ -112,7 +114,7 @@ fn main() {
     println!(
         "| calls | allocator | CPU us per call | min to max | hg / it | p99 ms | runs with failed calls |\n|---|---|---|---|---|---|---|"
     );
-    for (number, scenario) in SCENARIOS.iter().enumerate() {
+    for (number, scenario) in scenarios.iter().enumerate() {
         for (name, ..) in &allocators {
             let (it, hg) = (&found[&(number, *name)], found.get(&(number, "hg")).unwrap_or(&found[&(number, *name)]));
             let cpu = || it.iter().map(|run| run.cpu);
