@@ -11,7 +11,8 @@
  *   - Sizes are in bytes, times in nanoseconds.
  *   - Functions that answer hg_status changed nothing where it is not HG_STATUS_OK. Functions that answer a pointer say in errno
  *     why it is null. Else errno stays as it was.
- *   - From a signal handler: hg_malloc, hg_free and their like may be called, even if they were interrupted by it.
+ *   - From a signal handler: hg_malloc, hg_calloc, hg_aligned_alloc, hg_realloc and hg_free may be called, even if they were
+ *     interrupted by it.
  */
 
 
@@ -25,10 +26,11 @@
 /* The version of the library that this header is of. */
 #define HG_VERSION "0.1.0"
 
-/* The allocating functions, told the place that they are called from. */
+/* The same functions, told the place that they are called from. */
 #define HG_MALLOC(arena, size) hg_malloc_at((arena), (size), __FILE__, __func__, __LINE__)
 #define HG_CALLOC(arena, count, size) hg_calloc_at((arena), (count), (size), __FILE__, __func__, __LINE__)
 #define HG_REALLOC(arena, block, size) hg_realloc_at((arena), (block), (size), __FILE__, __func__, __LINE__)
+#define HG_ALIGNED_ALLOC(arena, align, size) hg_aligned_alloc_at((arena), (align), (size), __FILE__, __func__, __LINE__)
 #define HG_FREE(arena, block) hg_free_at((arena), (block), __FILE__, __func__, __LINE__)
 
 
@@ -598,6 +600,16 @@ void *hg_calloc_at(hg_arena *arena, size_t count, size_t size, const char *file,
  * hg_realloc, told where it is called. HG_REALLOC fills that in.
  */
 void *hg_realloc_at(hg_arena *arena, void *block, size_t size, const char *file, const char *function, uint32_t line);
+
+/**
+ * hg_aligned_alloc, told where it is called. HG_ALIGNED_ALLOC fills that in.
+ */
+void *hg_aligned_alloc_at(hg_arena *arena,
+                          size_t align,
+                          size_t size,
+                          const char *file,
+                          const char *function,
+                          uint32_t line);
 
 /**
  * hg_free, told where it is called, which the report of a refused free names. HG_FREE fills that in.

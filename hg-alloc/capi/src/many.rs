@@ -1,4 +1,4 @@
-//! Blocks in batches: one acquisition of a lock for many.
+//! Blocks in batches. The arena moves them between its caches many at a time, under one acquisition of a lock.
 
 use crate::handle::{Arena, get};
 use core::ffi::c_void;

@@ -9,7 +9,7 @@ use core::cell::Cell;
 use core::ffi::{c_char, c_void};
 use hg_alloc::shared::Site;
 
-crate::versioned!("hg_malloc_at" "hg_calloc_at" "hg_realloc_at" "hg_free_at");
+crate::versioned!("hg_malloc_at" "hg_calloc_at" "hg_realloc_at" "hg_aligned_alloc_at" "hg_free_at");
 
 fn site(file: *const c_char, function: *const c_char, line: u32) -> Site {
     Site { file: file.cast(), function: function.cast(), line }
@@ -72,6 +72,23 @@ pub unsafe extern "C" fn hg_realloc_at(
         Some(arena) if block.is_null() => arena.malloc_at(size, &site(file, function, line)).cast(),
         // SAFETY: C1.
         _ => calling(site(file, function, line), || unsafe { hg_realloc(arena, block, size) }),
+    }
+}
+
+/// hg_aligned_alloc, told where it is called. HG_ALIGNED_ALLOC fills that in.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hg_aligned_alloc_at(
+    arena: *mut Arena,
+    align: usize,
+    size: usize,
+    file: *const c_char,
+    function: *const c_char,
+    line: u32,
+) -> *mut c_void {
+    // SAFETY: C1.
+    match unsafe { get(arena) } {
+        Some(arena) => arena.aligned_at(align, size, &site(file, function, line)).cast(),
+        None => fail(libc::EINVAL),
     }
 }
 

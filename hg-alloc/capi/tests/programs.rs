@@ -100,6 +100,7 @@ promises! {
     passed "passed.c";
     quick_start "quick_start.c";
     settings "settings.c";
+    sites "sites.c";
     threads "threads.c";
 }
 

@@ -106,12 +106,17 @@ impl Arena {
     /// Allocates `size` bytes at a multiple of `align`, a power of two of at most 2 MiB. Null with EINVAL for any other, and
     /// with ENOMEM if there is no memory.
     pub fn aligned(&self, align: usize, size: usize) -> *mut u8 {
+        self.aligned_at(align, size, &Site::UNKNOWN)
+    }
+
+    /// As [`aligned`](Self::aligned), for a call site that is known.
+    pub fn aligned_at(&self, align: usize, size: usize, site: &Site) -> *mut u8 {
         if !align.is_power_of_two() || align > crate::sys::memory::HUGE_PAGE {
             crate::sys::Errno(libc::EINVAL).set();
             return null_mut();
         }
         if align <= self.alignment() {
-            return self.malloc(size);
+            return self.malloc_at(size, site);
         }
         // Spans begin at multiples of a slice, so cells whose size is a multiple of the alignment lie right.
         let fits = |class: &usize| {
@@ -119,7 +124,7 @@ impl Arena {
             align <= SLICE && cell >= size && cell.is_multiple_of(align)
         };
         match (0..COUNT).find(fits) {
-            Some(class) => self.malloc_cell(class, size, &Site::UNKNOWN, None),
+            Some(class) => self.malloc_cell(class, size, site, None),
             None => self.malloc_large(size, align.div_ceil(SLICE), None),
         }
     }

@@ -99,6 +99,7 @@ static void no_arena(void) {
     CHECK(hg_calloc(NULL, 1, 1) == NULL && hg_realloc(NULL, NULL, 1) == NULL);
     CHECK(hg_aligned_alloc(NULL, 16, 1) == NULL && hg_usable_size(NULL, &block) == 0);
     CHECK(HG_MALLOC(NULL, 1) == NULL && HG_CALLOC(NULL, 1, 1) == NULL && HG_REALLOC(NULL, NULL, 1) == NULL);
+    CHECK(HG_ALIGNED_ALLOC(NULL, 16, 1) == NULL);
     hg_free(NULL, &block);
     HG_FREE(NULL, &block);
     CHECK(hg_malloc_many(NULL, 1, &block, 1) == 0);

@@ -79,7 +79,7 @@ static inline int is_emulated(void) {
 }
 
 static inline int rounds(int n) {
-    return is_emulated() ? n / 20 + 1 : n;
+    return is_emulated() ? n / 40 + 1 : n;
 }
 
 static inline void kept(void) {
