@@ -1,6 +1,7 @@
 //! Arenas made by handle: what malloc promises, across processes, and what a death leaves.
 
 use hg_alloc::shared::{Arena, Audit, Cell, Error, Kind, Options, Site, create};
+use hg_probes::directory::{PROCESSES, THREADS};
 use hg_probes::page::kind;
 use hg_probes::words::CorruptionKind;
 use std::collections::HashMap;
@@ -337,6 +338,37 @@ fn killed_workers_leave_a_sound_arena() {
     for slot in slots {
         arena.free(slot.load(Acquire) as *mut u8);
     }
+    sound(arena);
+}
+
+#[test]
+fn more_come_and_go_than_there_are_places() {
+    let arena = arena("many", 64);
+    let use_once = || {
+        let block = arena.malloc(100);
+        arena.free(block);
+        !block.is_null()
+    };
+    // Nobody ticks. Some are killed.
+    for index in 0..PROCESSES + 100 {
+        let pid = fork(|| {
+            use_once()
+                && (index % 10 != 0
+                    || loop {
+                        use_once();
+                    })
+        });
+        if index % 10 == 0 {
+            std::thread::sleep(Duration::from_micros(500));
+            kill(pid);
+        } else {
+            assert_eq!(wait(pid), 0, "process {index}");
+        }
+    }
+    for index in 0..THREADS + 100 {
+        assert!(std::thread::spawn(use_once).join().expect("a thread"), "thread {index}");
+    }
+    assert!((0..100).any(|_| arena.recover().kept == 0));
     sound(arena);
 }
 

@@ -29,25 +29,15 @@ impl Arena {
 
     #[cold]
     fn take_record(&self) -> Option<&'static ThreadRecord> {
-        let core = self.core();
-        let process = self.take_process().or_else(|| {
-            (0..PROCESSES).for_each(|index| self.bury_process(index, None));
-            self.take_process()
-        })?;
-        let known = core.grid.threads.load(Acquire) as usize;
-        let free = (0..known.min(THREADS)).find(|index| self.try_take(*index));
-        let index = match free {
-            Some(index) => index,
-            None => {
-                let grid = core.grid.lock.lock(self, Reason::Policy)?;
-                let index = core.grid.threads.load(Relaxed) as usize;
-                let mutex = Mutex::of(&self.thread(index)?.alive);
-                mutex.initialise();
-                mutex.try_lock();
-                grid.set(&core.grid.threads, index as u32 + 1);
-                index
+        let (process, index) = self.take_places().or_else(|| {
+            // Full, perhaps of the dead: where nobody ticks, nobody looked for them. Not in a handler that interrupted a holder,
+            // who would be waited for.
+            if thread::rank() == 0 {
+                self.recover_dead();
             }
-        };
+            (0..PROCESSES).for_each(|index| self.bury_process(index, None));
+            self.take_places()
+        })?;
         let record = self.thread(index)?;
         record.tid.store(thread::tid(), Relaxed);
         record.process.store(process as u32, Relaxed);
@@ -60,6 +50,23 @@ impl Arena {
         record.used.store(USED, Release);
         thread::set_record(self.index, core::ptr::from_ref(record) as usize);
         Some(record)
+    }
+
+    /// A place for the calling process, and one for the thread, whose mutex it has then.
+    fn take_places(&self) -> Option<(usize, usize)> {
+        let core = self.core();
+        let process = self.take_process()?;
+        let known = core.grid.threads.load(Acquire) as usize;
+        if let Some(index) = (0..known.min(THREADS)).find(|index| self.try_take(*index)) {
+            return Some((process, index));
+        }
+        let grid = core.grid.lock.lock(self, Reason::Policy)?;
+        let index = core.grid.threads.load(Relaxed) as usize;
+        let mutex = Mutex::of(&self.thread(index)?.alive);
+        mutex.initialise();
+        mutex.try_lock();
+        grid.set(&core.grid.threads, index as u32 + 1);
+        Some((process, index))
     }
 
     /// Takes the mutex of a record that is nobody's. One whose thread died is left to `recover`.
@@ -115,15 +122,19 @@ impl Arena {
         (index < PROCESSES).then(|| unsafe { &*(at as *const ProcessRecord) })
     }
 
-    /// The record of the calling process, if it has one.
-    pub(super) fn process(&self) -> Option<&'static ProcessRecord> {
-        let record = self.record()?;
+    /// The record of the process of a thread's record.
+    fn process_of(&self, record: &ThreadRecord) -> Option<&'static ProcessRecord> {
         self.process_at(record.process.load(Relaxed) as usize)
     }
 
-    /// Counts something that the calling process did.
+    /// The record of the calling process, taken now if it has none yet.
+    pub(super) fn process(&self) -> Option<&'static ProcessRecord> {
+        self.record().and_then(|record| self.process_of(record))
+    }
+
+    /// Counts something that the calling process did, if it has a record: none is taken for this, in the middle of taking one.
     pub(super) fn count(&self, counter: impl FnOnce(&ProcessRecord) -> &AtomicU64, amount: u64) {
-        if let Some(process) = self.process() {
+        if let Some(process) = self.hot.record().and_then(|record| self.process_of(record)) {
             counter(process).fetch_add(amount, Relaxed);
         }
     }
@@ -198,13 +209,7 @@ impl Arena {
     /// Counts a wait or a hold over the threshold.
     pub(super) fn note_stall(&self, lock: LockId, ns: u64) {
         // Not taken for this: the caller may hold a lock.
-        let address = thread::record(self.index);
-        if address == 0 {
-            return;
-        }
-        // SAFETY: S13, as in `record`.
-        let record = unsafe { &*(address as *const ThreadRecord) };
-        if let Some(process) = self.process_at(record.process.load(Relaxed) as usize) {
+        if let Some(process) = self.hot.record().and_then(|record| self.process_of(record)) {
             process.stalls.fetch_add(1, Relaxed);
             process.stall_ns.store(ns, Relaxed);
             process.stall_at_ns.store(clock::now_ns(), Relaxed);

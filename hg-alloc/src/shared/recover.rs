@@ -41,6 +41,13 @@ impl Arena {
     /// Looks for threads that ended, and gives back what only they had. Any process may call it at any time; others run on. It may
     /// move the calling thread to other CPUs for a moment.
     pub fn recover(&self) -> Recovered {
+        // To stop front caches takes a record.
+        self.record();
+        self.recover_dead()
+    }
+
+    /// The same, by a thread that may have no record yet: what only such a thread could tell is kept.
+    pub(super) fn recover_dead(&self) -> Recovered {
         let mut found = Recovered::default();
         let own = thread::record(self.index);
         self.core().somebody_died.store(0, Relaxed);
@@ -191,9 +198,10 @@ impl Arena {
     }
 
     /// Stops a class's front caches, waits for all sequences that began before, and puts all cells in them back into their spans.
-    /// `None` if that cannot be done: somebody else is at it, or a CPU is out of reach. Ends with [`thaw`](Self::thaw).
+    /// `None` if that cannot be done: somebody else is at it, a CPU is out of reach, or the calling thread has no record yet to
+    /// say who stopped them. Ends with [`thaw`](Self::thaw).
     pub(super) fn freeze(&self, class: usize) -> Option<Guard<'_>> {
-        let (pool, record) = (self.core().pool(class), self.record()?);
+        let (pool, record) = (self.core().pool(class), self.hot.record()?);
         let guard = self.lock_class(class, Reason::Drain)?;
         let stopper = (pool.stopped_by.load(Relaxed) as usize).checked_sub(1);
         if stopper.is_some_and(|stopper| self.thread_lives(stopper)) {
