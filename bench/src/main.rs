@@ -9,12 +9,14 @@
 //! | [`peers`] | which allocators there are and where |
 //! | [`rounds`] | the interleaved rounds |
 //! | [`rss`] | the same for resident memory, with loads of its own |
+//! | [`shared`] | many processes on one arena |
 //! | [`table`] | medians and ratios, as Markdown and JSON |
 
 mod patterns;
 mod peers;
 mod rounds;
 mod rss;
+mod shared;
 mod table;
 
 use std::process::ExitCode;
@@ -29,19 +31,27 @@ use crate::peers::Peer;
 #[command(version, about, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Option<Memory>,
+    command: Option<Other>,
     #[command(flatten)]
     speed: Speed,
 }
 
 #[derive(Subcommand)]
-enum Memory {
+enum Other {
     /// Resident memory instead of time: at the peak of a load, when all is freed, and after a rest.
     Rss {
         #[command(flatten)]
         rss: rss::Rss,
         #[command(flatten)]
         common: Common,
+    },
+    /// Many processes on one arena, beside a mutex and boundary tags; and what caches keep while many idle.
+    Shared {
+        #[command(flatten)]
+        shared: shared::Shared,
+        /// Where to write the figures as JSON, besides the table on stdout.
+        #[arg(long, value_name = "FILE")]
+        json: Option<std::path::PathBuf>,
     },
 }
 
@@ -93,7 +103,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
         None => time(&cli.speed),
-        Some(Memory::Rss { rss, common }) => memory(rss, common),
+        Some(Other::Rss { rss, common }) => memory(rss, common),
+        Some(Other::Shared { shared, json }) => many(shared, json.as_deref()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -113,7 +124,7 @@ fn time(speed: &Speed) -> Result<bool, String> {
         println!("{result}");
         results.push(result);
     }
-    put(&results, &speed.common)?;
+    put(&results, speed.common.json.as_deref())?;
     Ok(true)
 }
 
@@ -121,8 +132,17 @@ fn memory(rss: &rss::Rss, common: &Common) -> Result<bool, String> {
     let hg = Peer::hg(common.hg.as_deref())?;
     let maintained = hg.with("hg, thread", ("HG_THREAD", "1"));
     let (summaries, holds) = rss::run(rss, &list(vec![hg, maintained], common))?;
-    put(&summaries, common)?;
+    put(&summaries, common.json.as_deref())?;
     Ok(holds)
+}
+
+fn many(shared: &shared::Shared, json: Option<&std::path::Path>) -> Result<bool, String> {
+    let result = shared.run()?;
+    println!("{result}");
+    put(&result, json)?;
+    let failures = result.failures();
+    failures.iter().for_each(|failure| eprintln!("hg-bench: {failure}"));
+    Ok(failures.is_empty() || !shared.check)
 }
 
 /// hg, the C library's allocator, what is installed and what was named; told on stderr.
@@ -137,9 +157,9 @@ fn list(mut peers: Vec<Peer>, common: &Common) -> Vec<Peer> {
     peers
 }
 
-fn put(results: &impl serde::Serialize, common: &Common) -> Result<(), String> {
+fn put(results: &impl serde::Serialize, file: Option<&std::path::Path>) -> Result<(), String> {
     let json = serde_json::to_string(results).map_err(|error| error.to_string())?;
-    match &common.json {
+    match file {
         Some(path) => std::fs::write(path, json).map_err(|error| format!("{}: {error}", path.display())),
         None => {
             println!("{json}");

@@ -154,24 +154,26 @@ pub(super) enum Owner {
     Large,
 }
 
-const SPAN: u64 = 1;
-const LARGE: u64 = 2;
+/// The low byte of a descriptor: 0 for nobody, a class plus one, or this.
+const LARGE: u64 = 0xff;
 
 impl Owner {
-    /// From the descriptor's word: kind, class, and the first slice. Checked by who uses it.
+    /// From the descriptor's word: class, first slice, and above them the first cell's state, for the fast path. Checked by who
+    /// uses it.
     #[inline(always)]
     pub(super) fn from_word(word: u64) -> Owner {
         match word & 0xff {
-            SPAN => Owner::Span { class: (word >> 8 & 0xff) as usize, head: (word >> 32) as usize },
+            0 => Owner::Nobody,
             LARGE => Owner::Large,
-            _ => Owner::Nobody,
+            class => Owner::Span { class: class as usize - 1, head: (word as u32 >> 8) as usize },
         }
     }
 
-    pub(super) fn word(self) -> u64 {
+    /// The descriptor's word; a span's first cell has the `first_state`-th state.
+    pub(super) fn word(self, first_state: usize) -> u64 {
         match self {
             Owner::Nobody => 0,
-            Owner::Span { class, head } => SPAN | (class as u64) << 8 | (head as u64) << 32,
+            Owner::Span { class, head } => (class as u64 + 1) | (head as u64) << 8 | (first_state as u64) << 32,
             Owner::Large => LARGE,
         }
     }

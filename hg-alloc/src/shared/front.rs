@@ -13,6 +13,7 @@
 //! is stopped. The array of a class has its place for ever, so a program touches as many lines as it has cells cached.
 
 use super::Arena;
+use crate::cell::{CACHED, LIVE};
 use crate::sequence;
 use crate::size_class::{CLASSES, COUNT};
 use crate::sys::rseq as kernel;
@@ -143,6 +144,72 @@ unsafe extern "sysv64" fn push_sequence() {
         after: ["mov eax, 1", "ret"],
         failed: ["xor eax, eax", "ret"],
         shift = const BLOCK_SHIFT,
+    )
+}
+
+/// How a [`release`] ended.
+pub(super) mod released {
+    /// Nothing was done: the array is full or stopped, the sequence was interrupted, or there are none here.
+    pub(in super::super) const NOTHING: u32 = 0;
+    /// The cell is CACHED, and on top.
+    pub(in super::super) const DONE: u32 = 1;
+    /// The cell is CACHED, and in the caller's hands: the sequence was interrupted behind the swap.
+    pub(in super::super) const IN_HANDS: u32 = 2;
+    /// The cell was not LIVE.
+    pub(in super::super) const NOT_LIVE: u32 = 3;
+}
+
+/// Makes a LIVE cell CACHED by an atomic swap, and puts its entry on top of an array of the current CPU. The swap is part of
+/// the sequence: what a push reads is read before it, since nothing behind an atomic instruction begins before that ends.
+///
+/// # Safety
+/// As for [`push`]; `state` is the address of the state of the entry's cell, and the thread's record names the entry.
+#[inline(always)]
+pub(super) unsafe fn release(array: usize, id: isize, sequence: isize, entry: u64, state: *mut u8) -> u32 {
+    let ended: u32;
+    // SAFETY: S13 and S1, as the caller says; the sequence uses no other registers, and returns.
+    unsafe {
+        asm!(
+            "call {sequence}", sequence = sym release_sequence,
+            inout("rdi") array => _, in("rsi") id, in("rdx") sequence, in("ecx") entry as u32,
+            in("r9d") (entry >> 32) as u32, in("r10") state, out("eax") ended, out("r8") _, out("r11") _,
+        );
+    }
+    ended
+}
+
+/// Who is interrupted begins at the abort label with the registers and flags that it had. Equal flags and a LIVE in eax are
+/// there from the end of a swap that was made on, and never before: the comparison with the capacity left them unequal, and
+/// eax held a multiple of a block's size until then.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn release_sequence() {
+    sequence!(
+        before: [], sequence: "rdx",
+        steps: [
+            "movsxd rax, dword ptr fs:[rsi]",
+            "shl rax, {shift}",
+            "add rdi, rax",
+            "mov r8d, dword ptr [rdi]",
+            "cmp r8d, dword ptr [rdi + 8]",
+            "jae 76f",
+            "mov r11d, {cached}",
+            "mov eax, {live}",
+            "lock cmpxchg byte ptr [r10], r11b",
+            "jne 78f",
+            "mov dword ptr [rdi + r8 * 8 + 16], ecx",
+            "mov dword ptr [rdi + r8 * 8 + 20], r9d",
+            "lea r8d, [r8 + 1]",
+            "mov dword ptr [rdi], r8d"
+        ],
+        after: ["mov eax, {done}", "ret"],
+        failed: [
+            "jne 76f", "cmp eax, {live}", "jne 76f",
+            "mov eax, {in_hands}", "ret",
+            "76:", "xor eax, eax", "ret",
+            "78:", "mov eax, {not_live}", "ret"
+        ],
+        shift = const BLOCK_SHIFT, live = const LIVE, cached = const CACHED,
+        done = const released::DONE, in_hands = const released::IN_HANDS, not_live = const released::NOT_LIVE,
     )
 }
 

@@ -115,7 +115,7 @@ impl Arena {
     pub(super) fn grant_span(&self, grid: &Guard, class: usize) -> Option<usize> {
         let slices = self.shapes().get(class)?.slices as usize;
         let head = self.take_run(grid, slices, 1)?;
-        let word = Owner::Span { class, head }.word();
+        let word = Owner::Span { class, head }.word(self.layout.states_of(head, self.cell_size(class)));
         (head..head + slices).filter_map(|slice| self.descriptor(slice)).for_each(|at| grid.set_long(at, word));
         let state = &self.core().grid;
         grid.set(&state.span_slices, state.span_slices.load(Relaxed) + slices as u32);
@@ -138,7 +138,7 @@ impl Arena {
         let head = self.take_run(grid, count, align)?;
         let state = &self.core().grid;
         if let (Some(descriptor), Some(run)) = (self.descriptor(head), self.run(head)) {
-            grid.set_long(descriptor, Owner::Large.word());
+            grid.set_long(descriptor, Owner::Large.word(0));
             grid.set(run, count as u32);
         }
         grid.set(&state.large_slices, state.large_slices.load(Relaxed) + count as u32);

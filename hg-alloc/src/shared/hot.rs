@@ -2,10 +2,10 @@
 //!
 //! It lies in the handle, in the process's own memory, where no other process writes.
 
-use super::core::{Entry, Owner};
+use super::core::Entry;
 use super::front::{self, BLOCK, ZERO_BLOCKS};
-use super::layout::{COARSE_FROM, COARSE_STATES, FINE_STATES, Layout};
-use crate::size_class::{CLASSES, COUNT, MAX_SIZE, ODD_CLASSES, SLICE_SHIFT, TABLE_MAX, class_of, divide, log2};
+use super::layout::Layout;
+use crate::size_class::{CLASSES, COUNT, MAX_SIZE, ODD_CLASSES, SLICE_SHIFT, TABLE_MAX, class_of, divide};
 use crate::sys::{rseq, thread};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use hg_probes::directory::ThreadRecord;
@@ -26,32 +26,19 @@ pub(super) struct Hot {
     cap_bytes: usize,
     /// What cells are larger by than those of the process's own arena, bytes.
     bias: usize,
+    /// Classes of small sizes, in steps of 8 bytes.
+    small: [u8; TABLE_MAX / 8 + 1],
     classes: [Shape; COUNT],
 }
 
 /// A class, as the fast paths want it.
 #[derive(Clone, Copy)]
-#[repr(C, align(32))]
+#[repr(C, align(16))]
 pub(super) struct Shape {
     reciprocal: u64,
     /// The class's array in block 0 of the front caches.
     pub(super) array: usize,
-    cells: u32,
-    /// The state of the first cell of a span at slice 0, and by how many bits a slice's number is shifted.
-    first_state: u32,
-    shift: u32,
 }
-
-/// Classes of the small sizes, in steps of 16 bytes.
-static SMALL: [u8; TABLE_MAX / 16 + 1] = {
-    let mut classes = [0; TABLE_MAX / 16 + 1];
-    let mut step = 0;
-    while step < classes.len() {
-        classes[step] = class_of(step * 16) as u8;
-        step += 1;
-    }
-    classes
-};
 
 /// A cell of a span.
 pub(super) struct Found<'a> {
@@ -75,16 +62,10 @@ impl Hot {
     ) -> Hot {
         let block_0 = tables + layout.fronts + ZERO_BLOCKS * BLOCK;
         let classes = if odd { &ODD_CLASSES } else { &CLASSES };
-        let shape = |class: usize| {
-            let Some(shape) = classes.get(class) else { return Shape::NONE };
-            let fine = shape.size < COARSE_FROM;
-            Shape {
-                reciprocal: shape.reciprocal,
-                array: block_0 + front::OFFSETS.get(class).copied().unwrap_or(0) as usize,
-                cells: shape.cells,
-                first_state: layout.states_of(0, shape.size) as u32,
-                shift: log2(if fine { FINE_STATES } else { COARSE_STATES }),
-            }
+        let bias = if odd { 8 } else { 0 };
+        let shape = |class: usize| Shape {
+            reciprocal: classes.get(class).map_or(0, |shape| shape.reciprocal),
+            array: block_0 + front::OFFSETS.get(class).copied().unwrap_or(0) as usize,
         };
         Hot {
             user,
@@ -96,7 +77,8 @@ impl Hot {
             states: tables + layout.states,
             state_count: layout.state_count(),
             cap_bytes,
-            bias: if odd { 8 } else { 0 },
+            bias,
+            small: core::array::from_fn(|step| class_of((step * 8).saturating_sub(bias)) as u8),
             classes: core::array::from_fn(shape),
         }
     }
@@ -111,11 +93,11 @@ impl Hot {
     /// The class that serves a request, if one does.
     #[inline(always)]
     pub(super) fn class_of(&self, size: usize) -> Option<usize> {
-        let size = size.saturating_sub(self.bias);
-        match SMALL.get(size.div_ceil(16)) {
-            Some(class) => Some((*class).into()),
-            None => (size <= MAX_SIZE).then(|| class_of(size)),
+        if size <= TABLE_MAX {
+            return self.small.get(size.div_ceil(8)).map(|class| (*class).into());
         }
+        let size = size - self.bias;
+        (size <= MAX_SIZE).then(|| class_of(size))
     }
 
     #[inline(always)]
@@ -133,11 +115,15 @@ impl Hot {
         }
         // SAFETY: S12, there is a word for each slice.
         let word = unsafe { &*((self.descriptors + slice * size_of::<AtomicU64>()) as *const AtomicU64) };
-        let Owner::Span { class, head } = Owner::from_word(word.load(Relaxed)) else { return None };
+        let word = word.load(Relaxed);
+        // What is no span has a class that is none. See `Owner::word`.
+        let class = usize::from((word as u8).wrapping_sub(1));
         let shape = self.classes.get(class)?;
+        let head = (word as u32 >> 8) as usize;
         let (cell, rest) = divide(offset.wrapping_sub(head << SLICE_SHIFT) as u64, shape.reciprocal);
-        let index = shape.first_state as usize + (head << shape.shift) + cell as usize;
-        if rest >= shape.reciprocal || cell >= u64::from(shape.cells) || index >= self.state_count {
+        // Behind the last cell of a span are states that are never LIVE: one for each cell that had room in its slices.
+        let index = (word >> 32) as usize + cell as usize;
+        if rest >= shape.reciprocal || index >= self.state_count {
             return None;
         }
         let entry = Entry::new(offset, index);
@@ -146,19 +132,17 @@ impl Hot {
         Some(Found { class, shape, entry, state })
     }
 
-    /// The state and the address of an entry's cell, if both lie inside.
+    /// Where the state of an entry's cell is, and the cell, if both lie inside. None has state 0.
     #[inline(always)]
-    pub(super) fn cell(&self, entry: Entry) -> Option<(&'static AtomicU8, usize)> {
-        if entry.offset() >= self.cap_bytes || entry.state() >= self.state_count {
+    pub(super) fn cell(&self, entry: Entry) -> Option<(usize, usize)> {
+        if entry.state().wrapping_sub(1) >= self.state_count - 1 || entry.offset() >= self.cap_bytes {
             return None;
         }
-        // SAFETY: S12, there are so many states.
-        let state = unsafe { &*((self.states + entry.state()) as *const AtomicU8) };
-        Some((state, self.user + entry.offset()))
+        Some((self.states + entry.state(), self.user + entry.offset()))
     }
 }
 
 impl Shape {
     /// That of a class that does not exist.
-    const NONE: Shape = Shape { reciprocal: 0, array: 0, cells: 0, first_state: 0, shift: 0 };
+    const NONE: Shape = Shape { reciprocal: 0, array: 0 };
 }

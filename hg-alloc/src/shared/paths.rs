@@ -5,7 +5,7 @@
 
 use super::Arena;
 use super::core::{Entry, Owner};
-use super::front;
+use super::front::{self, released};
 use super::hook::Event;
 use super::hot::Found;
 use super::recover::batch_len;
@@ -19,7 +19,7 @@ use crate::stats;
 use crate::sys::{KeepErrno, clock};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 use hg_probes::catalogue::args;
 use hg_probes::directory::{BATCH, ThreadRecord};
 use hg_probes::emit;
@@ -44,28 +44,41 @@ impl Arena {
     /// Frees a block. Null is allowed; any bad address is refused and counted.
     #[inline]
     pub fn free(&self, address: *mut u8) {
-        let Some(record) = self.record() else { return self.free_unrecorded(address) };
+        let Some(record) = self.hot.record() else { return self.free_first(address) };
         let Some(Found { class, shape, entry, state }) = self.hot.find(address as usize) else {
             return self.free_other(address);
         };
         let before = record.in_flight.load(Relaxed);
         record.in_flight.store(entry.0, Release);
-        let accepted = if self.is_shared() {
-            state.compare_exchange(LIVE, CACHED, AcqRel, Relaxed).is_ok()
-        } else {
-            let is_live = state.load(Relaxed) == LIVE;
-            if is_live {
-                state.store(CACHED, Relaxed);
+        let (array, id, sequence) = (shape.array, self.hot.id, self.hot.sequence);
+        if self.is_shared() {
+            // SAFETY: S13 and S1, the state is that of the entry's cell, which the thread's record names.
+            let ended = unsafe { front::release(array, id, sequence, entry.0, state.as_ptr()) };
+            if ended != released::DONE {
+                self.free_slow(class, address, entry, record, ended);
             }
-            is_live
-        };
-        if !accepted {
+        } else if state.load(Relaxed) != LIVE {
             self.free_unusual(class, address, entry, record);
-        // SAFETY: S13 and S1, the entry is in the calling thread's hands alone.
-        } else if !unsafe { front::push(shape.array, self.hot.id, self.hot.sequence, entry.0) } {
-            self.flush(class, entry, record);
+        } else {
+            state.store(CACHED, Relaxed);
+            // SAFETY: S13 and S1, the entry is in the calling thread's hands alone.
+            if !unsafe { front::push(array, id, sequence, entry.0) } {
+                self.flush(class, entry, record);
+            }
         }
         record.in_flight.store(before, Release);
+    }
+
+    /// Goes on where a release did not end.
+    #[cold]
+    #[inline(never)]
+    fn free_slow(&self, class: usize, address: *mut u8, entry: Entry, record: &ThreadRecord, ended: u32) {
+        let swap = |state: &AtomicU8| state.compare_exchange(LIVE, CACHED, AcqRel, Relaxed).is_ok();
+        if ended == released::IN_HANDS || ended == released::NOTHING && self.state(entry).is_some_and(swap) {
+            self.flush(class, entry, record);
+        } else {
+            self.free_unusual(class, address, entry, record);
+        }
     }
 
     /// Frees a cell that is not LIVE: a sample, or what is to be refused.
@@ -84,14 +97,12 @@ impl Arena {
 
     #[inline(always)]
     pub(super) fn malloc_cell(&self, class: usize, size: usize, site: &Site, into: Option<&Claim>) -> *mut u8 {
-        let Some(record) = self.record() else { return self.fail(size, Cause::Reentered) };
+        let Some(record) = self.hot.record() else { return self.malloc_first(class, size, site, into) };
         let before = record.in_flight.load(Relaxed);
         let array = self.hot.shape(class).array;
         // SAFETY: S13, a started arena's values and the calling thread's word.
         let entry = Entry(unsafe { front::pop(array, self.hot.id, self.hot.sequence, &record.in_flight) });
-        if entry.0 != 0
-            && let Some(address) = self.hand_out(entry, into)
-        {
+        if let Some(address) = self.hand_out(entry, into) {
             self.count_down(record, entry, size, site);
             record.in_flight.store(before, Release);
             return address;
@@ -99,10 +110,32 @@ impl Arena {
         self.malloc_slow(class, size, into, entry, record, before)
     }
 
+    /// A thread's first malloc here, or one where there can be no record.
+    #[cold]
+    #[inline(never)]
+    fn malloc_first(&self, class: usize, size: usize, site: &Site, into: Option<&Claim>) -> *mut u8 {
+        match self.record() {
+            Some(_) => self.malloc_cell(class, size, site, into),
+            None => self.fail(size, Cause::Reentered),
+        }
+    }
+
+    /// A thread's first free here, or one where there can be no record.
+    #[cold]
+    #[inline(never)]
+    fn free_first(&self, address: *mut u8) {
+        match self.record() {
+            Some(_) => self.free(address),
+            None => self.free_unrecorded(address),
+        }
+    }
+
     /// Makes a cell LIVE that came out of a cache. `None` if it is not what a cache holds.
     #[inline(always)]
     fn hand_out(&self, entry: Entry, into: Option<&Claim>) -> Option<*mut u8> {
         let (state, address) = self.hot.cell(entry)?;
+        // SAFETY: S12, the address of a state.
+        let state = unsafe { &*(state as *const AtomicU8) };
         if state.load(Relaxed) != CACHED {
             return None;
         }
