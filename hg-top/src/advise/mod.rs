@@ -24,6 +24,9 @@ const GRANULE: u64 = 16 << 20;
 /// The granule of a small arena, bytes.
 const SMALL_GRANULE: u64 = 256 << 10;
 
+/// Number of the process's own arena; those made by handle have greater ones.
+const OWN: u32 = 1;
+
 /// A process that is up for less has not shown what it needs.
 const SHORT: Duration = Duration::from_secs(600);
 
@@ -66,6 +69,8 @@ pub struct Finding {
 /// The advice for an arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
+    /// Whether the arena is the process's own, whose size a setting of hg gives; else it is up to who makes the arena.
+    pub own: bool,
     /// Bytes to commit at the start.
     pub init: u64,
     /// Bytes that it may grow to.
@@ -81,9 +86,10 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// `INIT:CAP` as a program takes it: `HG_SIZE=352m:640m`.
+    /// `INIT:CAP` as a program takes it: `HG_SIZE=352m:640m`, or `INIT:CAP=352m:640m` where its host has words of its own.
     pub fn setting(&self) -> String {
-        format!("HG_SIZE={}:{}", size(self.init), size(self.cap))
+        let name = if self.own { "HG_SIZE" } else { "INIT:CAP" };
+        format!("{name}={}:{}", size(self.init), size(self.cap))
     }
 }
 
@@ -116,7 +122,7 @@ pub fn advise(figures: &Figures, before: Option<&Figures>, now: MonotonicNs, hos
         unit::bytes(figures.floor)
     );
     let findings = [tier(figures, init, host), pin(figures, host), growth(figures)].into_iter().flatten().collect();
-    Some(Advice { init, cap, sure, doubts, evidence, findings })
+    Some(Advice { own: figures.number <= OWN, init, cap, sure, doubts, evidence, findings })
 }
 
 fn doubts(figures: &Figures, before: Option<&Figures>, used_peak: u64, up: Duration) -> (Sure, Vec<String>) {
@@ -253,6 +259,8 @@ mod tests {
         assert_eq!((advice.setting().as_str(), advice.doubts.len()), ("HG_SIZE=32m:608m", 1));
         let small = Figures { spans: 2 << 20, used_peak: 3 << 20, committed_peak: 16 << 20, ..figures() };
         assert_eq!(advise(&small, None, DAY, &Host::default()).unwrap().setting(), "HG_SIZE=3584k:16m");
+        let by_handle = Figures { number: 2, ..small.clone() };
+        assert_eq!(advise(&by_handle, None, DAY, &Host::default()).unwrap().setting(), "INIT:CAP=3584k:16m");
         assert!(advise(&Figures::default(), None, DAY, &Host::default()).is_none());
         let absurd = Figures { used_peak: u64::MAX, committed_peak: u64::MAX, spans: u64::MAX, ..figures() };
         assert_eq!(advise(&absurd, None, 0, &Host::default()).unwrap().sure, Sure::Low);

@@ -327,6 +327,8 @@ pub struct Figures {
     pub inherited: bool,
     /// Who made it, by its own pid namespace.
     pub creator: u32,
+    /// Its number, as probes give it.
+    pub number: u32,
     /// Where the grid's records lie in the process.
     pub records: Records,
 }

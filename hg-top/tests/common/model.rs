@@ -364,7 +364,7 @@ pub(crate) fn prefork(arguments: &[&str]) -> App {
         let mut arena = arena(sample);
         arena.name = "shm".into();
         if let Some(figures) = &mut arena.figures {
-            (figures.shared, figures.creator) = (Some(true), 27_720);
+            (figures.shared, figures.creator, figures.number) = (Some(true), 27_720, 2);
             (figures.pin_wanted, figures.tier_wanted) = (false, figures.tier);
             (figures.owner_deaths, figures.recovered, figures.stranded) = (1, 2, 4096);
         }

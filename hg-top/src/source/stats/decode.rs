@@ -108,6 +108,7 @@ fn figures(header: Block<'_>) -> Figures {
         stranded: word(offset_of!(Header, stranded_bytes)),
         inherited: features & feature::INHERITED != 0,
         creator: header.u32(offset_of!(Header, pid)),
+        number: header.u32(offset_of!(Header, arena)),
         records: Records::default(),
     }
 }
