@@ -29,9 +29,14 @@ const LONGEST: usize = 2_000_000;
 /// Words in the arena with a block each.
 const SLOTS: usize = 512;
 
+/// Blocks that are allocated and freed at a time.
+const MANY: usize = 200;
+
 /// What the traced child does, and what is done before.
 struct Scenario {
     name: &'static str,
+    /// Blocks that a malloc without a slot takes along, if it is just returning.
+    strays: usize,
     prepare: fn(&Arena, &[AtomicU64]),
     act: fn(&Arena, &[AtomicU64]),
 }
@@ -50,14 +55,16 @@ fn empty(arena: &Arena, slots: &[AtomicU64]) {
     }
 }
 
-const SCENARIOS: [Scenario; 9] = [
+const SCENARIOS: [Scenario; 10] = [
     Scenario {
         name: "a first cell: grow, a span, carve",
+        strays: 1,
         prepare: |_, _| {},
         act: |arena, slots| fill(arena, &slots[..1], CELL),
     },
     Scenario {
         name: "pop and push",
+        strays: 1,
         prepare: |arena, slots| {
             fill(arena, &slots[..4], CELL);
             empty(arena, &slots[..2]);
@@ -70,6 +77,7 @@ const SCENARIOS: [Scenario; 9] = [
     },
     Scenario {
         name: "refills of what was used before",
+        strays: 1,
         prepare: |arena, slots| {
             fill(arena, slots, CELL);
             empty(arena, slots);
@@ -78,11 +86,13 @@ const SCENARIOS: [Scenario; 9] = [
     },
     Scenario {
         name: "flushes",
+        strays: 1,
         prepare: |arena, slots| fill(arena, &slots[..300], CELL),
         act: |arena, slots| empty(arena, &slots[..300]),
     },
     Scenario {
         name: "spans that go back to the grid",
+        strays: 1,
         prepare: |arena, slots| {
             fill(arena, &slots[..40], 64 << 10);
             empty(arena, &slots[..20]);
@@ -91,6 +101,7 @@ const SCENARIOS: [Scenario; 9] = [
     },
     Scenario {
         name: "large objects, grow and shrink",
+        strays: 1,
         prepare: |arena, slots| fill(arena, &slots[..3], 5 * MIB),
         act: |arena, slots| {
             fill(arena, &slots[3..4], 3 * MIB);
@@ -98,7 +109,21 @@ const SCENARIOS: [Scenario; 9] = [
         },
     },
     Scenario {
+        name: "many at a time",
+        strays: MANY,
+        prepare: |arena, slots| {
+            fill(arena, &slots[..100], CELL);
+            empty(arena, &slots[..90]);
+        },
+        act: |arena, _| {
+            let mut blocks = [std::ptr::null_mut(); MANY];
+            let count = arena.malloc_many(CELL, &mut blocks);
+            arena.free_many(&blocks[..count]);
+        },
+    },
+    Scenario {
         name: "trim",
+        strays: 1,
         prepare: |arena, slots| {
             fill(arena, &slots[..40], CELL);
             empty(arena, &slots[..30]);
@@ -109,6 +134,7 @@ const SCENARIOS: [Scenario; 9] = [
     },
     Scenario {
         name: "recovery of a process that ended",
+        strays: 1,
         prepare: |arena, slots| {
             fill(arena, &slots[..10], CELL);
             // SAFETY: the child calls the arena and ends.
@@ -127,6 +153,7 @@ const SCENARIOS: [Scenario; 9] = [
     },
     Scenario {
         name: "a full arena",
+        strays: 1,
         prepare: |arena, slots| fill(arena, &slots[..14], 4 * MIB),
         act: |arena, slots| {
             fill(arena, &slots[14..18], 200 << 10);
@@ -378,12 +405,10 @@ fn place(ip: u64) -> String {
 }
 
 /// The arena is sound after a death, goes on being used, and gives everything back.
-fn judge(arena: &Arena, slots: &[AtomicU64]) -> Result<(), String> {
+fn judge(arena: &Arena, slots: &[AtomicU64], strays: usize) -> Result<(), String> {
     if !(0..100).any(|_| arena.recover().kept == 0) {
         return Err("a record could not be recovered".into());
     }
-    // A malloc without a slot takes its block along, if it is just returning.
-    let strays = 1;
     check(arena, slots, strays)?;
     for size in [CELL, 64 << 10, MIB] {
         let blocks: Vec<_> = (0..30).map(|_| arena.malloc(size)).collect();
@@ -489,7 +514,7 @@ fn a_death_at_any_instruction_is_harmless() {
                     reached[0].fetch_add(u64::from(there), Relaxed);
                     reached[1].fetch_add(u64::from(there && is_in_sequence(*ip)), Relaxed);
                     child.kill();
-                    if let Err(what) = judge(arena, slots) {
+                    if let Err(what) = judge(arena, slots, scenario.strays) {
                         eprintln!("{}: killed at {}, time {times}: {what}", scenario.name, place(*ip));
                         return 1;
                     }

@@ -163,6 +163,44 @@ fn malloc_keeps_its_promises() {
 }
 
 #[test]
+fn many_at_a_time_take_few_locks() {
+    const MANY: usize = 1000;
+    let arena = arena("bulk", 64);
+    let locks = || {
+        let blocks = arena.stats_page().locks.iter().flatten().filter(|block| block.lock.load(Relaxed) == 64);
+        blocks.map(|block| block.hold.count.load(Relaxed)).sum::<u64>()
+    };
+    let mut blocks = [std::ptr::null_mut(); MANY];
+    for round in 0..20 {
+        let before = locks();
+        assert_eq!(arena.malloc_many(64, &mut blocks), MANY);
+        let taken = locks() - before;
+        let mut apart: Vec<_> = blocks.iter().map(|block| *block as usize).collect();
+        apart.sort_unstable();
+        assert!(apart.windows(2).all(|two| two[1] - two[0] >= 64));
+        blocks.iter().for_each(|block| stamp(*block, 64, round));
+        assert!(blocks.iter().all(|block| is_stamped(*block, 64, round)));
+        let before = locks();
+        arena.free_many(&blocks);
+        let freed = locks() - before;
+        // The first time has to get memory; a sample takes the slow way.
+        assert!(round == 0 || taken <= 3 && freed <= 3, "{taken} locks for malloc, {freed} for free");
+        sound(arena);
+    }
+    let other = arena.malloc(5000);
+    let mixed = [blocks[0], std::ptr::null_mut(), other, other];
+    let refused = || arena.stats_page().header.corruptions.iter().map(|kind| kind.load(Relaxed)).sum::<u64>();
+    let before = refused();
+    arena.free_many(&mixed);
+    assert_eq!(refused() - before, 2, "a block that is free, and one twice");
+    let mut large = [std::ptr::null_mut(); 100];
+    let count = arena.malloc_many(2 << 20, &mut large);
+    assert!((20..32).contains(&count), "{count} of what 64 MiB hold");
+    arena.free_many(&large[..count]);
+    assert_eq!(sound(arena).large, 0);
+}
+
+#[test]
 fn threads_use_one_arena() {
     let arena = arena("threads", 512);
     std::thread::scope(|scope| {

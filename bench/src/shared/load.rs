@@ -16,6 +16,9 @@ const RING: usize = 256;
 /// Blocks that a process allocates before it looks whether it may free some.
 const TURN: usize = 32;
 
+/// Blocks that are allocated and freed at a time where many are.
+const MANY: usize = 256;
+
 /// Pairs between two looks at the time.
 const PAIRS: u64 = 1024;
 
@@ -25,6 +28,8 @@ pub(crate) enum Free {
     Own,
     /// Those of the process before it, which come through a ring.
     Cross,
+    /// Its own, [`MANY`] allocated at a time and freed at a time.
+    Many,
 }
 
 /// What is measured.
@@ -40,6 +45,21 @@ impl Heap {
         match self {
             Heap::Hg(arena) => arena.malloc(BLOCK),
             Heap::Tags(tags) => tags.malloc(BLOCK),
+        }
+    }
+
+    fn malloc_many(&self, blocks: &mut [*mut u8]) {
+        match self {
+            Heap::Hg(arena) => assert_eq!(arena.malloc_many(BLOCK, blocks), blocks.len()),
+            Heap::Tags(tags) => blocks.iter_mut().for_each(|block| *block = tags.malloc(BLOCK)),
+        }
+    }
+
+    fn free_many(&self, blocks: &[*mut u8]) {
+        match self {
+            Heap::Hg(arena) => arena.free_many(blocks),
+            // SAFETY: as below.
+            Heap::Tags(tags) => blocks.iter().for_each(|block| unsafe { tags.free(*block) }),
         }
     }
 
@@ -165,6 +185,7 @@ fn work(heap: Heap, free: Free, table: &Table, seat: usize, processes: usize) {
     let pairs = |count: u64| match free {
         Free::Own => own_pairs(heap, count),
         Free::Cross => crossed_pairs(heap, own, next),
+        Free::Many => many_pairs(heap, count),
     };
     for _ in 0..50 {
         pairs(PAIRS);
@@ -192,6 +213,17 @@ fn own_pairs(heap: Heap, count: u64) -> u64 {
         // SAFETY: a live block of that size.
         unsafe { block.cast::<u64>().write_volatile(count) };
         heap.free(std::hint::black_box(block));
+    }
+    count
+}
+
+fn many_pairs(heap: Heap, count: u64) -> u64 {
+    let mut blocks = [std::ptr::null_mut(); MANY];
+    for _ in 0..count as usize / MANY {
+        heap.malloc_many(std::hint::black_box(&mut blocks));
+        // SAFETY: live blocks of that size.
+        blocks.iter().for_each(|block| unsafe { block.cast::<u64>().write_volatile(count) });
+        heap.free_many(&blocks);
     }
     count
 }

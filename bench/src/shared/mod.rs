@@ -75,7 +75,7 @@ impl Shared {
             shared::create(&Options::shared("bench", 0, CAP as u64)).map_err(|error| error.label().to_string())?;
         let heaps = [("hg", Heap::Hg(arena)), ("mutex and tags", Heap::Tags(Tags::new(CAP).ok_or("no memory")?))];
         let mut cases = Vec::new();
-        for (free, name) in [(Free::Own, "own"), (Free::Cross, "cross")] {
+        for (free, name) in [(Free::Own, "own"), (Free::Cross, "cross"), (Free::Many, "own, 256 at a time")] {
             for (allocator, heap) in heaps {
                 cases.extend(PROCESSES.map(|processes| (allocator, heap, free, name, processes)));
             }

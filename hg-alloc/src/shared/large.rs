@@ -191,22 +191,6 @@ impl Arena {
         new
     }
 
-    /// Allocates blocks of one size into `to`, from its start. Returns how many there was memory for.
-    pub fn malloc_many(&self, size: usize, to: &mut [*mut u8]) -> usize {
-        for (index, place) in to.iter_mut().enumerate() {
-            *place = self.malloc(size);
-            if place.is_null() {
-                return index;
-            }
-        }
-        to.len()
-    }
-
-    /// Frees many blocks.
-    pub fn free_many(&self, blocks: &[*mut u8]) {
-        blocks.iter().for_each(|block| self.free(*block));
-    }
-
     /// Whether an address lies in the arena's user memory.
     #[inline]
     pub fn owns(&self, address: *const u8) -> bool {

@@ -7,7 +7,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `paths.rs`, `large.rs`, `slot.rs` | malloc, free, and what is built on them |
+//! | `paths.rs`, `large.rs`, `many.rs`, `slot.rs` | malloc, free, and what is built on them |
 //! | `front.rs` | front caches, by restartable sequences |
 //! | `span.rs`, `grid.rs`, `grow.rs` | cells and spans under class locks, slices and pages under the grid's |
 //! | `lock.rs`, `journal.rs`, `mutex.rs` | critical sections that happen whole or not at all |
@@ -39,6 +39,7 @@ mod journal;
 mod large;
 mod layout;
 mod lock;
+mod many;
 mod mutex;
 mod named;
 mod options;

@@ -132,7 +132,7 @@ impl Arena {
 
     /// Makes a cell LIVE that came out of a cache. `None` if it is not what a cache holds.
     #[inline(always)]
-    fn hand_out(&self, entry: Entry, into: Option<&Claim>) -> Option<*mut u8> {
+    pub(super) fn hand_out(&self, entry: Entry, into: Option<&Claim>) -> Option<*mut u8> {
         let (state, address) = self.hot.cell(entry)?;
         // SAFETY: S12, the address of a state.
         let state = unsafe { &*(state as *const AtomicU8) };
@@ -320,7 +320,7 @@ impl Arena {
     }
 
     /// Recovers what the dead had, where a lock told that somebody died. Ends a slow path: the thread has nothing in its hands.
-    fn look_after_the_dead(&self) {
+    pub(super) fn look_after_the_dead(&self) {
         if self.core().somebody_died.load(Relaxed) != 0 && self.core().somebody_died.swap(0, Relaxed) != 0 {
             self.recover();
         }
@@ -387,7 +387,7 @@ impl Arena {
     }
 
     /// Keeps a cell whose lock could not be had in a signal handler, for a later flush.
-    fn defer(&self, entry: Entry) {
+    pub(super) fn defer(&self, entry: Entry) {
         let left = self.core().deferred.iter().any(|place| place.compare_exchange(0, entry.0, AcqRel, Relaxed).is_ok());
         if !left {
             // Found by the next audit of a quiet arena.
