@@ -2,10 +2,13 @@
 
 mod common;
 
+use common::built;
 use common::directory::roles;
 use common::server::{Answers, Ended, Server, Setup, Transport, numbers};
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -45,20 +48,57 @@ fn check_end(Ended { is_clean, log }: Ended) {
 }
 
 #[test]
-fn busy_calls_by_two_workers_do_not_fail() {
-    let setup = Setup { name: "busy", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
-    let Some(server) = Server::start(&setup) else { return };
-    check_calls(&server, server.busy_calls(2000, 1000, Transport::Udp));
-    check_statistics(&server);
-    check_end(server.end());
+fn calls_by_two_and_by_four_workers_do_not_fail() {
+    for (name, workers) in [("two", 2), ("four", 4)] {
+        let setup = Setup { name, workers, is_preloaded: true, environment: &[], arguments: &[] };
+        let Some(server) = Server::start(&setup) else { return };
+        check_calls(&server, server.busy_calls(2000, 1000, Transport::Udp));
+        check_calls(&server, server.relayed_calls(800, 300, Transport::Udp));
+        check_statistics(&server);
+        check_end(server.end());
+    }
 }
 
+/// What `hg-top --pid $(pidof kamailio) --once -O json` says.
 #[test]
-fn relayed_calls_by_four_workers_do_not_fail() {
-    let setup = Setup { name: "relay", workers: 4, is_preloaded: true, environment: &[], arguments: &[] };
+fn hg_top_shows_one_application() {
+    let setup = Setup { name: "hg-top", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
     let Some(server) = Server::start(&setup) else { return };
-    check_calls(&server, server.relayed_calls(800, 300, Transport::Udp));
-    check_statistics(&server);
+    let program = built("hg-top", "hg-top");
+    check_calls(&server, server.relayed_calls(200, 200, Transport::Udp));
+    // Its children have roles a moment after they were forked.
+    std::thread::sleep(Duration::from_secs(1));
+    let pids = server.processes();
+    let pidof = pids.iter().map(u32::to_string);
+    let output =
+        Command::new(program).arg("--pid").args(pidof).args(["--once", "-O", "json"]).output().expect("hg-top");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let seen: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+
+    let [application] = &list(&seen["applications"])[..] else { panic!("{}", seen["applications"]) };
+    let mut members: Vec<_> = list(&application["processes"]).iter().filter_map(Value::as_u64).collect();
+    let mut wanted: Vec<_> = pids.iter().map(|pid| u64::from(*pid)).collect();
+    members.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!((&application["name"], members), (&Value::from("kamailio"), wanted));
+    assert_eq!(application["private_arenas"], pids.len());
+
+    let [shm] = &list(&seen["shared_arenas"])[..] else { panic!("{}", seen["shared_arenas"]) };
+    assert_eq!((&shm["name"], &shm["kind"]), (&Value::from("shm"), &Value::from("shared")));
+    assert_eq!(application["shared_arenas"], Value::from(vec![shm["id"].clone()]));
+    let bytes = |name| shm[name].as_u64().expect("bytes");
+    assert!(bytes("live_bytes") > 0 && bytes("live_bytes") <= bytes("committed_bytes"), "{shm}");
+    assert_eq!(bytes("reserved_bytes"), 128 * MIB);
+
+    let processes = list(&seen["processes"]);
+    assert_eq!(processes.len(), pids.len());
+    for process in &processes {
+        let arenas = list(&process["arenas"]);
+        assert!(arenas.len() == 1 && arenas[0]["name"] == "pkg", "{process}");
+    }
+    let receivers = processes.iter().filter_map(|process| process["said_role"].as_str());
+    assert_eq!(receivers.filter(|role| role.starts_with("udp receiver child=")).count(), 2, "{processes:?}");
     check_end(server.end());
 }
 

@@ -14,23 +14,26 @@ use std::time::{Duration, Instant};
 /// Where servers keep their files.
 pub(crate) const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// The library under test, built with the profile of this test.
-///
-/// Cargo does not build a cdylib for the integration tests of its own package, so it is asked to.
+/// The library under test.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let target = Path::new(SCRATCH).parent().expect("a target folder");
-        let exe = std::env::current_exe().expect("own path");
-        let is_release = exe.components().any(|part| part.as_os_str() == "release");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "hg-sip", "--target-dir"]).arg(target);
-        build.args(if is_release { &["--release"][..] } else { &[] });
-        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo").success(), "{build:?}");
-        let library = target.join(if is_release { "release" } else { "debug" }).join("libhg_sip.so");
-        assert!(library.exists(), "{} was not built", library.display());
-        library
-    })
+    LIBRARY.get_or_init(|| built("hg-sip", "libhg_sip.so"))
+}
+
+/// What a package of the workspace gives, built with the profile of this test.
+///
+/// Cargo does not build a cdylib for the integration tests of its own package, nor anything of other packages, so it is asked to.
+pub(crate) fn built(package: &str, file: &str) -> PathBuf {
+    let target = Path::new(SCRATCH).parent().expect("a target folder");
+    let exe = std::env::current_exe().expect("own path");
+    let is_release = exe.components().any(|part| part.as_os_str() == "release");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--package", package, "--target-dir"]).arg(target);
+    build.args(if is_release { &["--release"][..] } else { &[] });
+    assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo").success(), "{build:?}");
+    let file = target.join(if is_release { "release" } else { "debug" }).join(file);
+    assert!(file.exists(), "{} was not built", file.display());
+    file
 }
 
 /// Where a program is; says on stderr that a test is skipped if it is not installed. Servers are not in every user's PATH.
