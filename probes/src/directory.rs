@@ -90,10 +90,10 @@ pub struct ThreadRecord {
     pub busy_count: AtomicU32,
     /// The entry of the cell that a malloc or a free is at, 0 for none.
     pub in_flight: AtomicU64,
+    /// Bytes that the thread may allocate until one of its allocations is a sample. Beside `in_flight`, as each malloc writes both.
+    pub sample_left: AtomicU64,
     /// Entries of cells between two caches.
     pub batch: [AtomicU64; BATCH],
-    /// Bytes that the thread may allocate until one of its allocations is a sample.
-    pub sample_left: AtomicU64,
     /// The word in user memory that it is filling or emptying: bytes from the start, plus one; 0 for none.
     pub slot: AtomicU64,
 }

@@ -3,7 +3,6 @@
 //! All zero is its state before the start, and every word is an atomic, as others write at the same time. Words under a lock are
 //! changed through its [`Guard`](super::lock::Guard) alone, which can undo that; those without a lock say so.
 
-use super::layout::COARSE_FROM;
 use super::lock::Lock;
 use crate::elastic::policy::Policy;
 use crate::size_class::COUNT;
@@ -212,5 +211,3 @@ impl Entry {
         (self.0 >> 32) as usize
     }
 }
-
-const _: () = assert!(COARSE_FROM.is_multiple_of(16));

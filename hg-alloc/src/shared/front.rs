@@ -292,6 +292,18 @@ unsafe extern "sysv64" fn pop_entries(
     )
 }
 
+/// Capacity of an array when it is opened.
+fn initial(size: u32) -> u32 {
+    (INITIAL_BYTES / size).clamp(2, 16)
+}
+
+/// Bytes of an array's capacity that count against the budget of all. [`INITIAL_BYTES`] do not: what many classes needed once, at a
+/// program's start perhaps, would leave nothing for the few that it uses all the time.
+fn budgeted(capacity: u32, size: u32) -> u64 {
+    let free = initial(size).max(INITIAL_BYTES / size);
+    u64::from(capacity.saturating_sub(free)) * u64::from(size)
+}
+
 impl Arena {
     /// The block of the CPU that the calling thread runs on, or ran on a moment ago; `None` without restartable sequences.
     pub(super) fn block(&self) -> Option<usize> {
@@ -376,11 +388,10 @@ impl Arena {
         }
         let head = self.head(block, class);
         let old = head.capacity.load(Relaxed);
-        let initial = (INITIAL_BYTES / shape.size).clamp(2, 16);
-        let new = if old == 0 { initial } else { (old * 2).min(shape.front_max) };
-        let cost = u64::from(new.saturating_sub(old)) * u64::from(shape.size);
+        let new = if old == 0 { initial(shape.size) } else { (old * 2).min(shape.front_max) };
+        let cost = budgeted(new, shape.size).saturating_sub(budgeted(old, shape.size));
         let held = &self.core().front_bytes;
-        if new <= old || (old != 0 && held.load(Relaxed) + cost > self.front_budget()) {
+        if new <= old || (cost > 0 && held.load(Relaxed) + cost > self.front_budget()) {
             return;
         }
         head.capacity.store(new, Relaxed);
@@ -394,14 +405,14 @@ impl Arena {
             (0..COUNT)
                 .map(|class| {
                     let capacity = self.head(block, class).capacity.load(Relaxed);
-                    u64::from(capacity) * CLASSES.get(class).map_or(0, |shape| u64::from(shape.size))
+                    CLASSES.get(class).map_or(0, |shape| budgeted(capacity, shape.size))
                 })
                 .sum::<u64>()
         };
         self.core().front_bytes.store((0..self.layout.blocks).map(of_block).sum(), Relaxed);
     }
 
-    /// Bytes of cells that all arrays together may hold: an eighth of what is committed.
+    /// Bytes of cells that all arrays together may hold beyond what each may have: an eighth of what is committed.
     fn front_budget(&self) -> u64 {
         (self.committed_bytes() / 8).max(self.layout.blocks as u64 * (64 << 10))
     }
@@ -428,6 +439,12 @@ impl Arena {
                 head.floor.store(0, Release);
             }
         }
+    }
+
+    /// Entries that the current CPU's array of a class has room for, about.
+    pub(super) fn front_room(&self, class: usize) -> usize {
+        let head = self.block().map(|block| self.head(block, class));
+        head.map_or(0, |head| head.cap.load(Relaxed).saturating_sub(head.top.load(Relaxed)) as usize)
     }
 
     /// Number of entries in a class's array, about: it changes meanwhile.

@@ -19,15 +19,18 @@ use hg_probes::directory::{PROCESSES, ProcessRecord, SITES, SiteRecord, THREADS,
 /// Slices of a page.
 pub(super) const PAGE_SLICES: usize = HUGE_PAGE / SLICE;
 
-/// State bytes that each slice has, where cells are small and where they are not: one for each 16 bytes, and for each 64.
-pub(super) const FINE_STATES: usize = SLICE / 16;
-pub(super) const COARSE_STATES: usize = SLICE / 64;
+/// A slice has states for cells of each of these sizes, powers of two, as logarithms. A span uses those of the greatest that is not
+/// above its cells' size; so states in use lie close together, and take few cache lines and few pages.
+const LEAST_LEVEL: u32 = 4;
+const MOST_LEVEL: u32 = 12;
+
+/// States of a slice at all levels up to one.
+const fn states_up_to(level: u32) -> usize {
+    2 * (SLICE >> LEAST_LEVEL) - (SLICE >> level)
+}
 
 /// States before the first that is a cell's, so that no entry is 0, which means none.
 const UNUSED_STATES: usize = 64;
-
-/// Cells smaller than this have fine states, bytes.
-pub(super) const COARSE_FROM: u32 = 64;
 
 /// Offsets of the tables from their start, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +49,8 @@ pub(super) struct Layout {
     pub(super) runs: usize,
     /// A record for each slice: the span that begins there.
     pub(super) spans: usize,
-    /// Fine and coarse states.
+    /// State bytes, level by level.
     pub(super) states: usize,
-    pub(super) coarse: usize,
     pub(super) processes: usize,
     pub(super) threads: usize,
     /// A byte for each page: its tier.
@@ -73,8 +75,7 @@ impl Layout {
         let runs = descriptors + slices * size_of::<AtomicU64>();
         let spans = (runs + slices * size_of::<AtomicU32>()).next_multiple_of(4096);
         let states = (spans + slices * size_of::<SpanLinks>()).next_multiple_of(4096);
-        let coarse = states + UNUSED_STATES + slices * FINE_STATES;
-        let processes = (coarse + slices * COARSE_STATES).next_multiple_of(4096);
+        let processes = (states + UNUSED_STATES + slices * states_up_to(MOST_LEVEL)).next_multiple_of(4096);
         let threads = processes + PROCESSES * size_of::<ProcessRecord>();
         let sites = threads + THREADS * size_of::<ThreadRecord>();
         let samples = sites + SITES * size_of::<SiteRecord>();
@@ -91,7 +92,6 @@ impl Layout {
             runs,
             spans,
             states,
-            coarse,
             processes,
             threads,
             sites,
@@ -102,15 +102,20 @@ impl Layout {
         }
     }
 
-    /// Number of state bytes, fine and coarse together.
+    /// Number of state bytes, of all levels.
     pub(super) const fn state_count(&self) -> usize {
-        UNUSED_STATES + self.slices * (FINE_STATES + COARSE_STATES)
+        UNUSED_STATES + self.slices * states_up_to(MOST_LEVEL)
     }
 
-    /// Where the states of a span begin, counted from the first state.
+    /// Where the states of a span begin, counted from the first state: a multiple of 8.
     pub(super) const fn states_of(&self, head: usize, cell_size: u32) -> usize {
-        let fine = cell_size < COARSE_FROM;
-        UNUSED_STATES + if fine { head * FINE_STATES } else { self.slices * FINE_STATES + head * COARSE_STATES }
+        let level = match cell_size.ilog2() {
+            ..LEAST_LEVEL => LEAST_LEVEL,
+            MOST_LEVEL.. => MOST_LEVEL,
+            level => level,
+        };
+        let below = if level == LEAST_LEVEL { 0 } else { states_up_to(level - 1) };
+        UNUSED_STATES + self.slices * below + head * (SLICE >> level)
     }
 }
 
@@ -130,7 +135,6 @@ mod tests {
             layout.runs,
             layout.spans,
             layout.states,
-            layout.coarse,
             layout.processes,
             layout.threads,
             layout.sites,
@@ -143,12 +147,22 @@ mod tests {
     }
 
     #[test]
-    fn every_span_has_room_for_its_states() {
+    fn spans_do_not_share_states() {
+        let layout = Layout::new(1 << 30, 2);
         for bias in [0, 8] {
+            let mut end_of_level = UNUSED_STATES;
+            let mut start_of_level = UNUSED_STATES;
             for class in &CLASSES {
-                let size = class.size + bias;
-                let per_slice = if size < COARSE_FROM { FINE_STATES } else { COARSE_STATES };
-                assert!(class.slices as usize * SLICE / size as usize <= class.slices as usize * per_slice);
+                let (size, slices) = (class.size + bias, class.slices as usize);
+                let cells = slices * SLICE / size as usize;
+                let first = |head| layout.states_of(head, size);
+                if first(0) != start_of_level {
+                    assert!(first(0) >= end_of_level, "the states of {size} begin among those of smaller cells");
+                    start_of_level = first(0);
+                }
+                assert!(first(0).is_multiple_of(8) && first(slices) - first(0) >= cells, "{size}");
+                end_of_level = end_of_level.max(first(layout.slices - slices) + cells);
+                assert!(end_of_level <= layout.state_count());
             }
         }
     }

@@ -207,7 +207,8 @@ impl Arena {
             if has_front {
                 self.raise(class);
             }
-            let want = if has_front { shape.batch as usize } else { 1 };
+            // No more than the front cache has room for.
+            let want = if has_front { (self.front_room(class) + 1).min(shape.batch as usize) } else { 1 };
             let held = self.core().pool(class).transfer_len.load(Relaxed);
             record_of_batch.batch_len.store(want.min(BATCH) as u32, Release);
             let found = self.take_cells(&guard, class, want, record_of_batch);
@@ -265,7 +266,7 @@ impl Arena {
         match self.lock_class(class, Reason::Flush) {
             Some(guard) => {
                 self.put_cells(&guard, class, left, true);
-                self.publish_class(class, |_| {});
+                self.publish_class(class, |block| stats::add(&block.flushed, left.len() as u64));
             }
             None => left.iter().for_each(|entry| self.defer(Entry(entry.load(Relaxed)))),
         }
