@@ -1,15 +1,17 @@
 //! CPU time of a Kamailio per call, by allocator: its own three, and hg by way of `libhg_sip.so`.
 //!
-//! `cargo bench -p hg-sip -- [ROUNDS [SECONDS]] [ALLOCATOR...] [SCENARIO...]`. Each round runs each allocator once in each scenario, in an order
-//! that turns; what is printed are medians over the rounds, and of the ratios within a round. The time is that of all of the
-//! server's processes, of the kernel for them too; sipp, on the same machine, is not counted. A transaction is kept for five
-//! seconds, so that calls are counted once as many end as begin: else the time would be that of touching new memory.
+//! `cargo bench -p hg-sip -- [ROUNDS [SECONDS]] [ALLOCATOR...] [SCENARIO...] [free]`. In each round, for each scenario, one server for each
+//! allocator runs, all at the same time: a machine that is slower for a while is so for all of them. Printed are medians over the
+//! rounds, and of the ratios within a round. The time is that of all threads of all of the server's processes, of the kernel for
+//! them too; servers have one CPU and callers another (but with `free`), and these are not counted. A transaction is kept for five seconds, so that
+//! calls are counted once as many end as begin: else the time would be that of touching new memory.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::server::{Server, Setup, Transport};
 use std::collections::BTreeMap;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the server is given, and what the library is told where it is loaded.
@@ -27,6 +29,12 @@ const ALLOCATORS: [Variant; 6] = [
 /// Those that are compared where none is named.
 const DEFAULT: [&str; 4] = ["qm", "fm", "tlsf", "hg"];
 
+/// First argument of a process that runs one variant.
+const ONE: &str = "one-variant";
+
+/// An argument: processes run where the kernel puts them, which `hg-cpus` is for.
+const FREE: &str = "free";
+
 /// Seconds of calls before they are counted: until as many transactions end as begin.
 const WARM_UP: usize = 10;
 
@@ -40,18 +48,22 @@ const SCENARIOS: [(&str, bool, Transport, usize); 4] = [
 
 /// CPU time of a server's processes so far.
 fn cpu_time(server: &Server) -> Duration {
-    let processes = server.processes();
-    let of = |pid: &u32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
-        text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+    let of = |thread: String| {
+        let text = std::fs::read_to_string(thread + "/schedstat").unwrap_or_default();
+        text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0)
     };
-    Duration::from_nanos(processes.iter().map(of).sum())
+    Duration::from_nanos(server.processes().into_iter().flat_map(threads).map(of).sum())
+}
+
+/// The folders of a process's threads.
+fn threads(pid: u32) -> impl Iterator<Item = String> {
+    let folder = std::fs::read_dir(format!("/proc/{pid}/task"));
+    folder.into_iter().flatten().flatten().filter_map(|thread| thread.path().into_os_string().into_string().ok())
 }
 
 /// Moves all threads of a process to one CPU.
 fn place(pid: u32, cpu: usize) {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    for thread in threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()) {
+    for thread in threads(pid).filter_map(|thread| thread.rsplit('/').next()?.parse().ok()) {
         // SAFETY: all zero is an empty set.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -71,12 +83,14 @@ struct Figures {
     is_complete: bool,
 }
 
-fn run(setup: &Setup, scenario: (&str, bool, Transport, usize), seconds: usize) -> Figures {
+fn run(setup: &Setup, scenario: (&str, bool, Transport, usize), seconds: usize, is_free: bool) -> Figures {
     let (_, is_relayed, transport, rate) = scenario;
     let server = Server::start(setup).expect("kamailio, kamcmd and sipp");
-    // Callers have a CPU of their own, or where each runs by chance is the largest part of what is measured.
-    server.processes().into_iter().for_each(|pid| place(pid, 0));
-    place(std::process::id(), 1);
+    if !is_free {
+        // Where each runs by chance would be the largest part of what is measured.
+        server.processes().into_iter().for_each(|pid| place(pid, 0));
+        place(std::process::id(), 1);
+    }
     let (warm_up, window) = (Duration::from_secs(WARM_UP as u64), Duration::from_secs(seconds as u64));
     // One flow of calls, of which the middle is measured: while it begins and ends, memory comes and goes.
     let count = rate * (WARM_UP + seconds + 1);
@@ -102,8 +116,43 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }
 
+/// Runs one variant in this process, and prints its figures for the process that compares.
+fn run_one(name: &str, scenario: &str, seconds: usize, is_free: bool) {
+    let (name, arguments, library) = ALLOCATORS.into_iter().find(|(known, ..)| *known == name).expect("an allocator");
+    let scenario = SCENARIOS.into_iter().find(|(known, ..)| *known == scenario).expect("a scenario");
+    let arguments = [&["-m", "1024"], arguments].concat();
+    let (is_preloaded, environment) = (library.is_some(), library.unwrap_or_default());
+    let Figures { cpu, p99, is_complete } =
+        run(&Setup { name, workers: 2, is_preloaded, environment, arguments: &arguments }, scenario, seconds, is_free);
+    println!("{cpu} {p99} {is_complete}");
+}
+
+/// Starts [`run_one`] in a process of its own.
+fn start(name: &str, scenario: &str, seconds: usize, is_free: bool) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command
+        .args([ONE, name, scenario, &seconds.to_string(), if is_free { FREE } else { "" }])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+fn figures(child: Child) -> Figures {
+    let output = child.wait_with_output().expect("figures");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [cpu, p99, is_complete] = words[..] else { panic!("a run failed: {text}") };
+    let number = |word: &str| word.parse().expect("a number");
+    Figures { cpu: number(cpu), p99: number(p99), is_complete: is_complete == "true" }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, name, scenario, seconds, free] = &arguments[..]
+        && word == ONE
+    {
+        return run_one(name, scenario, seconds.parse().expect("seconds"), free == FREE);
+    }
     let numbers: Vec<usize> = arguments.iter().filter_map(|word| word.parse().ok()).collect();
     let (rounds, seconds) = (*numbers.first().unwrap_or(&9), *numbers.get(1).unwrap_or(&5));
     let is_named = |name: &str| arguments.iter().any(|word| word == name);
@@ -112,22 +161,17 @@ fn main() {
     let allocators: Vec<Variant> = ALLOCATORS.into_iter().filter(|(name, ..)| wanted(name)).collect();
     let any = SCENARIOS.iter().any(|(name, ..)| is_named(name));
     let scenarios: Vec<_> = SCENARIOS.into_iter().filter(|(name, ..)| !any || is_named(name)).collect();
+    common::library();
     let mut found: BTreeMap<(usize, &str), Vec<Figures>> = BTreeMap::new();
     for round in 0..rounds {
-        for (number, scenario) in scenarios.iter().copied().enumerate() {
-            for place in 0..allocators.len() {
-                let (name, arguments, library) = allocators[(place + round) % allocators.len()];
-                let arguments = [&["-m", "1024"], arguments].concat();
-                let (is_preloaded, environment) = (library.is_some(), library.unwrap_or_default());
-                let setup = Setup { name, workers: 2, is_preloaded, environment, arguments: &arguments };
-                let figures = run(&setup, scenario, seconds);
-                eprintln!(
-                    "round {}: {}: {name}: {:.1} us, p99 {:.1} ms",
-                    round + 1,
-                    scenario.0,
-                    figures.cpu,
-                    figures.p99
-                );
+        for (number, (scenario, ..)) in scenarios.iter().enumerate() {
+            // Whoever starts first is another one each time.
+            let order = (0..allocators.len()).map(|place| allocators[(place + round) % allocators.len()].0);
+            let children: Vec<_> = order.map(|name| (name, start(name, scenario, seconds, is_named(FREE)))).collect();
+            for (name, child) in children {
+                let figures = figures(child);
+                let Figures { cpu, p99, .. } = figures;
+                eprintln!("round {}: {scenario}: {name}: {cpu:.1} us, p99 {p99:.1} ms", round + 1);
                 found.entry((number, name)).or_default().push(figures);
             }
         }
