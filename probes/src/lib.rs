@@ -14,6 +14,8 @@
 #![no_std]
 
 pub mod catalogue;
+// BPF has no atomics of 32 bits, and its program has no use for the records.
+#[cfg(not(target_arch = "bpf"))]
 pub mod directory;
 pub mod grid;
 pub mod maps;
