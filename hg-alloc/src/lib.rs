@@ -37,6 +37,7 @@ mod sample;
 pub mod shared;
 mod size_class;
 mod small;
+mod stall;
 mod stats;
 mod sys;
 mod transfer;
@@ -45,6 +46,7 @@ pub use elastic::{policy, profile};
 pub use global::HgAlloc;
 use hg_probes::page::StatsPage;
 use hg_probes::words::Cause;
+pub use stall::{LockStall, StallHook, set_stall_hook};
 
 /// The process's arena. Public for the bodies of `fast.rs` alone; the type is not.
 #[doc(hidden)]

@@ -8,6 +8,7 @@
 //! rank only; any other it gets at once or not at all, or two such threads could wait for each other. Times go to the stats page under the lock itself and to
 //! the probes after its release.
 
+use crate::stall::{self, LockStall};
 use crate::stats;
 use crate::sys::{clock, futex, thread};
 use core::cell::UnsafeCell;
@@ -141,14 +142,10 @@ impl<T> Lock<T> {
 
     #[cold]
     fn tell_stall(&self, reason: Reason, ns: u64, kind: StallKind, holder_tid: u32) {
-        emit::lock_stall(|| args::lock_stall {
-            arena: self.arena.load(Relaxed),
-            lock: LockId(self.id.load(Relaxed)),
-            reason,
-            ns,
-            hold_or_wait: kind,
-            holder_tid,
-        });
+        let lock = LockId(self.id.load(Relaxed));
+        let arena = self.arena.load(Relaxed);
+        emit::lock_stall(|| args::lock_stall { arena, lock, reason, ns, hold_or_wait: kind, holder_tid });
+        stall::tell(&LockStall { lock, reason, ns, kind, holder_tid });
     }
 
     /// Takes the lock for a fork, unless the calling thread holds it already. Not measured: a fork is no allocation.

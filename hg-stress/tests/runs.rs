@@ -122,6 +122,8 @@ fn generations_turn_over() {
 fn growth_tells_of_holds() {
     let report = json(&hg_stress("growth --mib 128 -O json"));
     assert!(report["grows"].as_u64() > Some(4) && report["ops"].as_u64() > Some(10_000), "{report}");
+    // Each hold beyond the limit was told by the thread that held.
+    assert_eq!(report["unknown"], 0, "{report}");
     let holds = report["holds"].as_array().expect("holds");
     for (lock, reason) in [("grid", "grow"), ("grid", "span"), ("class 1024", "refill")] {
         assert!(

@@ -1,71 +1,102 @@
-//! Calls of the allocator that took long, and how much of that they spent on a CPU.
+//! Calls of the allocator that took long, the locks that were held long in them, and how much of it their thread had a CPU.
 //!
 //! A hold lies within a call. One that was longer than the call's own time on a CPU was made longer by whoever took the
-//! CPU away: its holder was preempted or stopped. That is all the proof there is: histograms do not tell it.
+//! CPU away: its holder was preempted or stopped. The allocator tells each hold beyond its stall threshold to the thread that
+//! held, inside the call ([`hg_alloc::set_stall_hook`]).
 
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// A call that took longer than the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+use hg_alloc::LockStall;
+use hg_probes::words::StallKind;
+use serde::Serialize;
+
+/// A lock held beyond the limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// The lock, as everywhere: `grid` or `class N`.
+    pub lock: String,
+    /// Why it was taken.
+    pub reason: &'static str,
+    /// How long, ns.
+    pub ns: u64,
     /// The thread.
     pub tid: u32,
-    /// `CLOCK_MONOTONIC` before it, ns.
-    pub from_ns: u64,
-    /// And after it.
-    pub to_ns: u64,
-    /// Time that the thread had a CPU meanwhile, ns.
+    /// Time that the thread had a CPU in the whole call around it, ns.
     pub cpu_ns: u64,
+}
+
+impl Held {
+    /// Whether the call had a CPU for no longer than the limit: the rest of the hold its thread was preempted or stopped.
+    pub fn is_off_cpu(&self, limit_ns: u64) -> bool {
+        self.cpu_ns <= limit_ns
+    }
 }
 
 /// What all threads saw.
 #[derive(Debug, Default)]
-pub struct Calls(Mutex<Vec<Call>>);
+pub struct Calls {
+    held: Mutex<Vec<Held>>,
+    long: AtomicUsize,
+    long_on_cpu: AtomicUsize,
+}
+
+/// Long holds that one call can have: a growth takes a class's lock and the grid's, each more than once.
+const HOLDS: usize = 8;
+
+thread_local! {
+    /// Holds of the call that this thread is in, and how many. No destructor, no first use: the hook runs in the middle of malloc.
+    static HELD: (Cell<usize>, [Cell<Option<LockStall>>; HOLDS]) = const { (Cell::new(0), [const { Cell::new(None) }; HOLDS]) };
+}
+
+/// The hook: notes a hold with its thread.
+pub fn note(stall: &LockStall) {
+    if stall.kind == StallKind::Hold {
+        HELD.with(|(count, places)| {
+            if let Some(place) = places.get(count.replace(count.get() + 1)) {
+                place.set(Some(*stall));
+            }
+        });
+    }
+}
+
+/// Takes what was noted since the last time.
+fn noted() -> impl Iterator<Item = LockStall> {
+    let count = HELD.with(|(count, _)| count.take()).min(HOLDS);
+    (0..count).filter_map(|index| HELD.with(|(_, places)| places[index].take()))
+}
 
 impl Calls {
-    /// Room for so many, so that noting one takes no memory while the load runs.
-    pub fn with_capacity(calls: usize) -> Calls {
-        Calls(Mutex::new(Vec::with_capacity(calls)))
-    }
-
-    /// Makes a call; notes it if it took longer than `limit_ns`.
+    /// Makes a call; keeps the holds that [`note`] was told of meanwhile, and counts it if it took longer than `limit_ns`.
     pub fn time<R>(&self, tid: u32, limit_ns: u64, call: impl FnOnce() -> R) -> R {
+        // What came between two calls belongs to neither.
+        noted().for_each(drop);
         let (from_ns, cpu) = (now_ns(libc::CLOCK_MONOTONIC), now_ns(libc::CLOCK_THREAD_CPUTIME_ID));
         let result = call();
-        let to_ns = now_ns(libc::CLOCK_MONOTONIC);
-        if to_ns - from_ns > limit_ns {
+        if now_ns(libc::CLOCK_MONOTONIC) - from_ns > limit_ns {
             let cpu_ns = now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - cpu;
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Call { tid, from_ns, to_ns, cpu_ns });
+            self.long.fetch_add(1, Relaxed);
+            self.long_on_cpu.fetch_add(usize::from(cpu_ns > limit_ns), Relaxed);
+            for stall in noted() {
+                let LockStall { lock, reason, ns, .. } = stall;
+                let held = Held { lock: lock.to_string(), reason: reason.label(), ns, tid, cpu_ns };
+                self.held.lock().unwrap_or_else(PoisonError::into_inner).push(held);
+            }
         }
         result
     }
 
-    /// All of them.
-    pub fn into_inner(self) -> Vec<Call> {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    /// Calls that took longer than the limit, and those of them that had a CPU for longer than that.
+    pub fn long(&self) -> (usize, usize) {
+        (self.long.load(Relaxed), self.long_on_cpu.load(Relaxed))
     }
-}
 
-/// Why a hold was long, as far as is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// Its call had a CPU for less than the limit: the holder was preempted or stopped. How long it had one, ns.
-    OffCpu(u64),
-    /// Its call had a CPU for longer than the limit; so may the hold. How long, ns.
-    Busy(u64),
-    /// No call of the load's threads lies around it.
-    Unknown,
-}
-
-/// Looks for the call around the end of a hold by `tid`.
-pub fn cause(calls: &[Call], tid: u32, at_ns: u64, limit_ns: u64) -> Cause {
-    // The allocator scales the time stamp counter to the clock: the two differ by some microseconds.
-    const SKEW_NS: u64 = 100_000;
-    let around = |call: &&Call| call.tid == tid && call.from_ns <= at_ns + SKEW_NS && at_ns <= call.to_ns + SKEW_NS;
-    match calls.iter().filter(around).map(|call| call.cpu_ns).max() {
-        Some(cpu_ns) if cpu_ns <= limit_ns => Cause::OffCpu(cpu_ns),
-        Some(cpu_ns) => Cause::Busy(cpu_ns),
-        None => Cause::Unknown,
+    /// The holds, the longest first.
+    pub fn into_held(self) -> Vec<Held> {
+        let mut held = self.held.into_inner().unwrap_or_else(PoisonError::into_inner);
+        held.sort_by_key(|held| std::cmp::Reverse(held.ns));
+        held
     }
 }
 
@@ -80,24 +111,40 @@ pub fn now_ns(clock: libc::clockid_t) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hg_probes::words::{LockId, Reason};
+    use std::time::{Duration, Instant};
 
-    #[test]
-    fn a_hold_is_matched_with_the_call_around_it() {
-        let call = |tid, from_ns, cpu_ns| Call { tid, from_ns, to_ns: from_ns + 500_000, cpu_ns };
-        let calls = [call(1, 10_000_000, 20_000), call(2, 10_000_000, 400_000), call(1, 20_000_000, 400_000)];
-        assert_eq!(cause(&calls, 1, 10_400_000, 200_000), Cause::OffCpu(20_000));
-        assert_eq!(cause(&calls, 2, 10_400_000, 200_000), Cause::Busy(400_000));
-        assert_eq!(cause(&calls, 1, 20_100_000, 200_000), Cause::Busy(400_000));
-        assert_eq!(cause(&calls, 1, 15_000_000, 200_000), Cause::Unknown);
-        assert_eq!(cause(&calls, 3, 10_400_000, 200_000), Cause::Unknown);
+    const LIMIT_NS: u64 = 1_000_000;
+
+    fn stall(ns: u64, kind: StallKind) -> LockStall {
+        LockStall { lock: LockId::GRID, reason: Reason::Grow, ns, kind, holder_tid: 1 }
     }
 
     #[test]
-    fn sleeping_is_not_being_on_a_cpu() {
-        let calls = Calls::with_capacity(4);
-        calls.time(1, 1_000_000, || std::thread::sleep(std::time::Duration::from_millis(5)));
-        calls.time(1, 1_000_000_000, || ());
-        let [call] = calls.into_inner()[..] else { panic!("one call") };
-        assert!(call.to_ns - call.from_ns >= 5_000_000 && call.cpu_ns < 2_000_000, "{call:?}");
+    fn each_hold_of_a_call_is_kept_with_the_time_on_a_cpu_of_that_call() {
+        let calls = Calls::default();
+        calls.time(1, LIMIT_NS, || {
+            note(&stall(2_000_000, StallKind::Hold));
+            note(&stall(9_000_000, StallKind::Wait));
+            note(&stall(3_000_000, StallKind::Hold));
+            std::thread::sleep(Duration::from_millis(5));
+        });
+        calls.time(2, LIMIT_NS, || {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(30) {}
+            note(&stall(30_000_000, StallKind::Hold));
+        });
+        calls.time(3, LIMIT_NS, || ());
+        assert_eq!(calls.long(), (2, 1));
+        let held = calls.into_held();
+        assert_eq!(
+            held.iter().map(|held| (held.tid, held.ns / 1_000_000)).collect::<Vec<_>>(),
+            [(2, 30), (1, 3), (1, 2)]
+        );
+        assert_eq!((held[1].lock.as_str(), held[1].reason), ("grid", "grow"));
+        assert!(
+            !held[0].is_off_cpu(LIMIT_NS) && held[1].is_off_cpu(LIMIT_NS) && held[2].is_off_cpu(LIMIT_NS),
+            "{held:?}"
+        );
     }
 }

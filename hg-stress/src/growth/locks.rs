@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use hg_probes::page::{BUCKETS, GRID_LOCK, Histogram, MAX_LOCKS, StatsPage, bucket, bucket_end};
+use hg_probes::page::{BUCKETS, GRID_LOCK, Histogram, MAX_LOCKS, StatsPage, bucket_end};
 use hg_probes::words::{LockId, Reason};
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ pub struct Holds {
     pub max_at_ns: u64,
     /// The thread that held it.
     pub max_tid: u32,
+    /// Holds over the stall threshold.
+    pub stalls: u64,
     /// Counts per bucket: 2^i to 2^(i+1)-1 ns.
     pub buckets: [u64; BUCKETS],
 }
@@ -63,6 +65,7 @@ fn from(histogram: &Histogram, place: Holds) -> Holds {
         max_ns: histogram.max_ns.load(Relaxed),
         max_at_ns: histogram.max_at_ns.load(Relaxed),
         max_tid: histogram.max_tid.load(Relaxed),
+        stalls: u64::from(histogram.stalls.load(Relaxed)),
         buckets: std::array::from_fn(|index| histogram.buckets[index].load(Relaxed)),
         ..place
     }
@@ -71,6 +74,7 @@ fn from(histogram: &Histogram, place: Holds) -> Holds {
 impl Holds {
     fn less(mut self, before: &Holds, at_ns: u64) -> Holds {
         self.count = self.count.saturating_sub(before.count);
+        self.stalls = self.stalls.saturating_sub(before.stalls);
         for (bucket, earlier) in self.buckets.iter_mut().zip(before.buckets) {
             *bucket = bucket.saturating_sub(earlier);
         }
@@ -84,6 +88,7 @@ impl Holds {
     pub fn sum<'a>(all: impl Iterator<Item = &'a Holds>) -> Holds {
         all.fold(Holds::default(), |mut sum, holds| {
             sum.count += holds.count;
+            sum.stalls += holds.stalls;
             sum.buckets.iter_mut().zip(holds.buckets).for_each(|(sum, bucket)| *sum += bucket);
             if holds.max_ns > sum.max_ns {
                 (sum.max_ns, sum.max_at_ns, sum.max_tid) = (holds.max_ns, holds.max_at_ns, holds.max_tid);
@@ -105,23 +110,12 @@ impl Holds {
         let end = found.map_or(u64::MAX, |index| bucket_end(index).saturating_sub(1));
         if self.max_ns > 0 { end.min(self.max_ns) } else { end }
     }
-
-    /// Holds that may have been longer than `limit_ns`: those of the buckets that reach beyond it, or none if the longest did
-    /// not.
-    pub fn beyond(&self, limit_ns: u64) -> u64 {
-        if self.max_ns > 0 && self.max_ns <= limit_ns {
-            return 0;
-        }
-        let first = bucket(limit_ns);
-        let several = self.buckets[first..].iter().sum::<u64>();
-        // The bucket that the limit lies in may hold shorter ones only; the longest is beyond for certain.
-        several.max(u64::from(self.max_ns > limit_ns))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hg_probes::page::bucket;
 
     fn holds(list: &[u64]) -> Holds {
         let mut holds = Holds::default();
@@ -145,20 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn holds_beyond_a_limit_are_counted_with_doubt_for_it() {
-        assert_eq!(holds(&[100, 199_999, 200_000]).beyond(200_000), 0);
-        assert_eq!(holds(&[100, 150_000, 250_000]).beyond(200_000), 2);
-        assert_eq!(holds(&[100, 600_000, 300_000, 100]).beyond(200_000), 2);
-    }
-
-    #[test]
     fn only_what_is_new_counts() {
         let (before, now) = (holds(&[900_000, 100]), holds(&[900_000, 100, 100, 3000]));
         let new = now.less(&before, 1_000_000);
         assert_eq!((new.count, new.max_ns, new.buckets[bucket(3000)], new.buckets[bucket(900_000)]), (2, 0, 1, 0));
         // Without a longest of its own the end of the bucket stands for it.
         assert_eq!(new.quantile(1.0), 4095);
-        assert_eq!(new.beyond(200_000), 0);
     }
 
     #[test]

@@ -1,16 +1,21 @@
 //! Locks while the arena grows: how long is the grid's lock, how long are the classes' locks held?
 //!
 //! Several threads take, stamp, verify and free blocks of all sizes, twice as many taken as freed, until the live memory
-//! wanted is reached. Then the histograms of the stats page are read: what was held beyond the limit, by which thread. Each call
-//! of the allocator is also timed from outside, on the wall and on the CPU, which tells a long hold from one whose holder was
-//! kept off its CPU, see [`calls`].
+//! wanted is reached. Then the histograms of the stats page are read. Each call of the allocator is also timed from outside, on
+//! the wall and on the CPU, and the allocator tells each hold beyond the limit to the thread that held: which tells a long hold
+//! from one whose holder was kept off its CPU, see [`calls`]. For that the limit must be the allocator's stall threshold, which
+//! it reads from the environment at its start: [`Growth::restart`].
 
 pub mod calls;
 pub mod locks;
 pub mod report;
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Instant;
+
+use hg_probes::page::StatsPage;
 
 use crate::counters::{self, Memory};
 use crate::hoard::{Hoard, Loose};
@@ -35,30 +40,45 @@ pub struct Growth {
     pub seed: u64,
 }
 
-/// Calls beyond the limit that are noted; a run with more has failed anyway.
-const CALLS: usize = 65_536;
-
 impl Growth {
+    /// Replaces this process by itself with the limit as the stall threshold, unless it is that already.
+    ///
+    /// # Errors
+    /// In words: the program is not to be found, or the threshold was not taken.
+    pub fn restart(page: &StatsPage) -> Result<(), String> {
+        const VARIABLE: &str = "HG_LOCK_STALL_US";
+        let limit_us = LIMIT_NS / 1000;
+        if counters::stall_us(page) == limit_us {
+            return Ok(());
+        }
+        let limit = limit_us.to_string();
+        if std::env::var(VARIABLE).is_ok_and(|value| value == limit) {
+            return Err(format!("the allocator does not take {VARIABLE}={limit}"));
+        }
+        let program = std::env::current_exe().map_err(|error| format!("where is this program: {error}"))?;
+        let failed = Command::new(program).args(std::env::args_os().skip(1)).env(VARIABLE, limit).exec();
+        Err(format!("starting again with {VARIABLE}: {failed}"))
+    }
+
     /// Runs in this process.
     ///
     /// # Errors
     /// In words: too little memory, an allocation failed, a block was torn.
     pub fn run(&self) -> Result<Report, String> {
         let page = hg_alloc::stats_page().ok_or("the allocator has no stats page (no memory, or no memfd)")?;
+        Growth::restart(page)?;
         let bytes = self.mib << 20;
         counters::fits(page, bytes, &format!("growing to {} MiB", self.mib))?;
-        let calls = Calls::with_capacity(CALLS);
+        let calls = Calls::default();
         let operations = AtomicU64::new(0);
+        hg_alloc::set_stall_hook(Some(calls::note));
         let (before, before_ns) = (Look::at(page), now_ns(libc::CLOCK_MONOTONIC));
         let (grows, begin) = (page.header.grows.load(Relaxed), Instant::now());
         let hoards = self.grow(bytes, &calls, &operations)?;
         let seconds = begin.elapsed().as_secs_f64();
         let holds = Look::at(page).since(&before, before_ns);
-        let report = Report::new(self, seconds, operations.into_inner(), holds, calls.into_inner()).with_arena(
-            Memory::now(page),
-            page.header.grows.load(Relaxed) - grows,
-            counters::stall_us(page),
-        );
+        let report = Report::new(self, seconds, operations.into_inner(), holds, calls)
+            .with_arena(Memory::now(page), page.header.grows.load(Relaxed) - grows);
         for mut hoard in hoards {
             hoard.release(0).map_err(|torn| torn.to_string())?;
         }
