@@ -1,7 +1,7 @@
 //! Calls of the allocator that took long, the locks that were held long in them, and how much of it their thread had a CPU.
 //!
-//! A hold lies within a call. One that was longer than the call's own time on a CPU was made longer by whoever took the
-//! CPU away: its holder was preempted or stopped. The allocator tells each hold beyond its stall threshold to the thread that
+//! A hold lies within a call. One that was longer than the thread's time on a CPU since that call began was made longer by whoever
+//! took the CPU away: its holder was preempted or stopped. The allocator tells each hold beyond its stall threshold to the thread that
 //! held, inside the call ([`hg_alloc::set_stall_hook`]).
 
 use std::cell::Cell;
@@ -23,12 +23,12 @@ pub struct Held {
     pub ns: u64,
     /// The thread.
     pub tid: u32,
-    /// Time that the thread had a CPU in the whole call around it, ns.
+    /// Time that the thread had a CPU from the start of the call around it to the end of the hold, ns.
     pub cpu_ns: u64,
 }
 
 impl Held {
-    /// Whether the call had a CPU for no longer than the limit: the rest of the hold its thread was preempted or stopped.
+    /// Whether its thread had a CPU for no longer than the limit: for the rest of the hold it was preempted or stopped.
     pub fn is_off_cpu(&self, limit_ns: u64) -> bool {
         self.cpu_ns <= limit_ns
     }
@@ -46,23 +46,23 @@ pub struct Calls {
 const HOLDS: usize = 8;
 
 thread_local! {
-    /// Holds of the call that this thread is in, and how many. No destructor, no first use: the hook runs in the middle of malloc.
-    static HELD: (Cell<usize>, [Cell<Option<LockStall>>; HOLDS]) = const { (Cell::new(0), [const { Cell::new(None) }; HOLDS]) };
+    /// Holds of the call that this thread is in with the time on a CPU at their ends, and how many. No destructor, no first use: the hook runs in the middle of malloc.
+    static HELD: (Cell<usize>, [Cell<Option<(LockStall, u64)>>; HOLDS]) = const { (Cell::new(0), [const { Cell::new(None) }; HOLDS]) };
 }
 
-/// The hook: notes a hold with its thread.
+/// The hook: notes a hold with its thread, which has just let go.
 pub fn note(stall: &LockStall) {
     if stall.kind == StallKind::Hold {
         HELD.with(|(count, places)| {
             if let Some(place) = places.get(count.replace(count.get() + 1)) {
-                place.set(Some(*stall));
+                place.set(Some((*stall, now_ns(libc::CLOCK_THREAD_CPUTIME_ID))));
             }
         });
     }
 }
 
-/// Takes what was noted since the last time.
-fn noted() -> impl Iterator<Item = LockStall> {
+/// Takes what was noted since the last time, each with the thread's time on a CPU by then.
+fn noted() -> impl Iterator<Item = (LockStall, u64)> {
     let count = HELD.with(|(count, _)| count.take()).min(HOLDS);
     (0..count).filter_map(|index| HELD.with(|(_, places)| places[index].take()))
 }
@@ -78,9 +78,9 @@ impl Calls {
             let cpu_ns = now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - cpu;
             self.long.fetch_add(1, Relaxed);
             self.long_on_cpu.fetch_add(usize::from(cpu_ns > limit_ns), Relaxed);
-            for stall in noted() {
+            for (stall, by_then) in noted() {
                 let LockStall { lock, reason, ns, .. } = stall;
-                let held = Held { lock: lock.to_string(), reason: reason.label(), ns, tid, cpu_ns };
+                let held = Held { lock: lock.to_string(), reason: reason.label(), ns, tid, cpu_ns: by_then - cpu };
                 self.held.lock().unwrap_or_else(PoisonError::into_inner).push(held);
             }
         }

@@ -104,7 +104,7 @@ impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Held { lock, reason, ns, tid, cpu_ns } = self;
         write!(f, "{lock} for {reason}: {} by thread {tid}, ", time(*ns))?;
-        write!(f, "which had a CPU for {} in that call", time(*cpu_ns))?;
+        write!(f, "which had a CPU for {} in that call by then", time(*cpu_ns))?;
         f.write_str(if self.is_off_cpu(LIMIT_NS) { ": preempted or stopped" } else { "" })
     }
 }
@@ -184,7 +184,7 @@ mod tests {
         let preempted = report("grid", &list, &[30_000]);
         assert_eq!(preempted.failures(), Vec::<String>::new());
         let text = preempted.to_string();
-        assert!(text.contains("had a CPU for 30.0µs in that call: preempted or stopped"), "{text}");
+        assert!(text.contains("had a CPU for 30.0µs in that call by then: preempted or stopped"), "{text}");
         assert_eq!(report("grid", &list, &[800_000]).failures().len(), 1);
     }
 
