@@ -45,26 +45,35 @@ pub struct Calls {
 /// Long holds that one call can have: a growth takes a class's lock and the grid's, each more than once.
 const HOLDS: usize = 8;
 
+/// A hold, and the thread's time on a CPU when it ended, ns.
+type Noted = (LockStall, u64);
+
+/// Holds of one call, and how many.
+struct Notes {
+    count: Cell<usize>,
+    places: [Cell<Option<Noted>>; HOLDS],
+}
+
 thread_local! {
-    /// Holds of the call that this thread is in with the time on a CPU at their ends, and how many. No destructor, no first use: the hook runs in the middle of malloc.
-    static HELD: (Cell<usize>, [Cell<Option<(LockStall, u64)>>; HOLDS]) = const { (Cell::new(0), [const { Cell::new(None) }; HOLDS]) };
+    /// Those of the call that this thread is in. No destructor, no first use: the hook runs in the middle of malloc.
+    static NOTES: Notes = const { Notes { count: Cell::new(0), places: [const { Cell::new(None) }; HOLDS] } };
 }
 
 /// The hook: notes a hold with its thread, which has just let go.
 pub fn note(stall: &LockStall) {
     if stall.kind == StallKind::Hold {
-        HELD.with(|(count, places)| {
-            if let Some(place) = places.get(count.replace(count.get() + 1)) {
+        NOTES.with(|notes| {
+            if let Some(place) = notes.places.get(notes.count.replace(notes.count.get() + 1)) {
                 place.set(Some((*stall, now_ns(libc::CLOCK_THREAD_CPUTIME_ID))));
             }
         });
     }
 }
 
-/// Takes what was noted since the last time, each with the thread's time on a CPU by then.
-fn noted() -> impl Iterator<Item = (LockStall, u64)> {
-    let count = HELD.with(|(count, _)| count.take()).min(HOLDS);
-    (0..count).filter_map(|index| HELD.with(|(_, places)| places[index].take()))
+/// Takes what was noted since the last time.
+fn noted() -> impl Iterator<Item = Noted> {
+    let count = NOTES.with(|notes| notes.count.take()).min(HOLDS);
+    (0..count).filter_map(|index| NOTES.with(|notes| notes.places[index].take()))
 }
 
 impl Calls {
