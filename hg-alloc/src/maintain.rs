@@ -15,7 +15,8 @@ use crate::elastic;
 use crate::elastic::policy::Decision;
 use crate::size_class::SLICE;
 use crate::sys::{KeepErrno, clock, futex, thread};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use hg_probes::words::{Cause, Verdict, Why};
 
 /// Epochs of a decay time.
@@ -26,6 +27,14 @@ const COLLAPSES: u32 = 4;
 
 /// Shortest and longest sleep of the thread, ns.
 const SLEEP_NS: core::ops::RangeInclusive<u64> = 1_000_000..=500_000_000;
+
+/// What else the thread does, null for nothing. A pointer, so a program without arenas made by handle has none of their code.
+static TICK_OTHERS: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// Lets the thread tick the arenas made by handle too. Called when the first is made.
+pub(crate) fn also_tick(others: fn()) {
+    TICK_OTHERS.store(others as *mut (), Release);
+}
 
 /// What maintenance remembers. No lock: it belongs to who has the turn.
 pub(crate) struct Maintenance {
@@ -135,8 +144,8 @@ impl Arena {
             libc::sigfillset(&mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
             // A refusal leaves the arena to its frees, and the page without a thread's id.
-            libc::pthread_create(&mut id, attributes.as_ptr(), maintain, core::ptr::null_mut());
-            libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
+            libc::pthread_create(&mut id, attributes.as_ptr(), maintain, null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
             libc::pthread_attr_destroy(attributes.as_mut_ptr());
         }
     }
@@ -155,7 +164,12 @@ extern "C" fn maintain(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
     loop {
         futex::wait(&arena.maintenance.bell, 0, sleep);
         arena.tick();
-        crate::shared::tick_all();
+        let others = TICK_OTHERS.load(Acquire);
+        if !others.is_null() {
+            // SAFETY: S15, not null, so it is what `also_tick` stored.
+            let tick_others = unsafe { core::mem::transmute::<*mut (), fn()>(others) };
+            tick_others();
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{MIB, in_child, is_child, page};
-use hg_alloc::raw;
+use hg_alloc::{raw, shared};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -107,6 +107,28 @@ fn a_thread_gives_it_back_here_and_in_children() {
     // SAFETY: the child is ours.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child's own words are above");
+}
+
+/// The thread ticks arenas made by handle too, whenever they are made.
+#[test]
+fn the_thread_ticks_arenas_made_by_handle() {
+    let name = "the_thread_ticks_arenas_made_by_handle";
+    if in_child(name, &[("HG_DECAY_MS", "500"), ("HG_THREAD", "1")]).is_some() {
+        return;
+    }
+    raw::free(raw::malloc(64));
+    let arena = shared::create(&shared::Options::shared("idle", 0, 64 << 20)).expect("an arena");
+    let blocks: Vec<_> = (0..512).map(|_| arena.malloc(64 << 10)).collect();
+    assert!(blocks.iter().all(|block| !block.is_null()));
+    let full = arena.committed_bytes();
+    assert!(full >= 32 << 20, "{full}");
+    blocks.into_iter().for_each(|block| arena.free(block));
+    let begin = Instant::now();
+    while arena.committed_bytes() > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{} of {full} bytes stay", arena.committed_bytes());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(arena.stats_page().header.maintenance_tid.load(Relaxed), page().header.maintenance_tid.load(Relaxed));
 }
 
 /// An array that is used all the time is not idle, and nothing it holds is lost when others are drained around it.

@@ -1,9 +1,10 @@
 //! The calling thread: its id, and the thread-local words of the allocator.
 //!
-//! All thread-local storage of hg is one block of 192 bytes under the initial-exec model, constant-initialised, without a
-//! destructor: the thread's id, the rank of its locks, a stand-in for the restartable-sequences area whose CPU ids are -1 for ever, and
-//! where the thread has its record in each arena made by handle. The compiler has no stable way to ask for that model, hence
-//! the assembly; a dynamic model would call `__tls_get_addr`, which may allocate.
+//! All thread-local storage of hg is under the initial-exec model, constant-initialised, without a destructor. A block of 64
+//! bytes: the thread's id, the rank of its locks, and a stand-in for the restartable-sequences area whose CPU ids are -1 for
+//! ever. Then 128 bytes of records: where the thread has its record in each arena made by handle; their section is their own,
+//! so the linker leaves them out of a library that makes no such arena. The compiler has no stable way to ask for that model,
+//! hence the assembly; a dynamic model would call `__tls_get_addr`, which may allocate.
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,7 +15,7 @@ global_asm!(
     ".globl hg_thread_block",
     ".hidden hg_thread_block",
     ".type hg_thread_block,@object",
-    ".size hg_thread_block, 192",
+    ".size hg_thread_block, 64",
     "hg_thread_block:",
     ".4byte -1, -1", // the stand-in area: cpu_id_start, cpu_id
     ".8byte 0",      // rseq_cs, written and never read
@@ -23,13 +24,20 @@ global_asm!(
     ".4byte 0",
     ".4byte 0, 0", // at 32: the thread's id; the highest rank of a lock it holds
     ".8byte 0, 0, 0",
-    ".fill 16, 8, 0", // at 64: addresses of records
+    ".popsection",
+    ".pushsection .tbss.hg_thread_records,\"awT\",@nobits",
+    ".balign 32",
+    ".globl hg_thread_records",
+    ".hidden hg_thread_records",
+    ".type hg_thread_records,@object",
+    ".size hg_thread_records, 128",
+    "hg_thread_records:",
+    ".zero 128", // an address for each handle
     ".popsection",
 );
 
 const TID: usize = 32;
 const RANK: usize = 36;
-const RECORDS: usize = 64;
 
 /// Records that a thread can have.
 const MOST_RECORDS: usize = 16;
@@ -93,7 +101,13 @@ pub(crate) fn set_rank(rank: u32) {
 
 /// Where a thread has its record in the arena of a handle, from the thread pointer.
 pub(crate) fn record_offset(handle: usize) -> isize {
-    block_offset().wrapping_add_unsigned(RECORDS + handle.min(MOST_RECORDS - 1) * 8)
+    let offset: isize;
+    // SAFETY: reads a constant of the global offset table, or an immediate after relaxation.
+    unsafe {
+        asm!("mov {0}, qword ptr [rip + hg_thread_records@gottpoff]", out(reg) offset,
+            options(nostack, pure, readonly, preserves_flags));
+    }
+    offset.wrapping_add_unsigned(handle.min(MOST_RECORDS - 1) * 8)
 }
 
 /// Address of the calling thread's record in the arena of a handle, 0 for none yet.
@@ -101,11 +115,11 @@ pub(crate) fn record(handle: usize) -> usize {
     word_at(record_offset(handle))
 }
 
-/// A word of the calling thread's block.
+/// A word of the calling thread's storage.
 #[inline(always)]
 pub(crate) fn word_at(offset: isize) -> usize {
     let address: usize;
-    // SAFETY: reads a word of the calling thread's block.
+    // SAFETY: reads a word of the calling thread's storage.
     unsafe {
         asm!("mov {0}, qword ptr fs:[{1}]", out(reg) address, in(reg) offset, options(nostack, readonly, preserves_flags))
     };
@@ -114,8 +128,8 @@ pub(crate) fn word_at(offset: isize) -> usize {
 
 /// Remembers that record.
 pub(crate) fn set_record(handle: usize, address: usize) {
-    let offset = block_offset().wrapping_add_unsigned(RECORDS + handle.min(MOST_RECORDS - 1) * 8);
-    // SAFETY: writes a word of the calling thread's block that nothing refers to.
+    let offset = record_offset(handle);
+    // SAFETY: writes one of the calling thread's records, which nothing refers to.
     unsafe { asm!("mov qword ptr fs:[{1}], {0}", in(reg) address, in(reg) offset, options(nostack, preserves_flags)) };
 }
 
