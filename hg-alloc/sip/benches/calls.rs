@@ -1,4 +1,5 @@
-//! CPU time of a Kamailio per call, by allocator: its own three, and hg by way of `libhg_sip.so`.
+//! CPU time of a Kamailio per call, by allocator: its own three, and hg by way of `libhg_sip.so`. Of an OpenSIPS, if the variable
+//! `OPENSIPS` names the folder where one was built.
 //!
 //! `cargo bench -p hg-sip -- [ROUNDS [SECONDS]] [ALLOCATOR...] [SCENARIO...] [free]`. In each round, for each scenario, one server for each
 //! allocator runs, all at the same time: a machine that is slower for a while is so for all of them. Printed are medians over the
@@ -9,15 +10,16 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::server::{Server, Setup, Transport};
+use common::server::{Program, Server, Setup, Transport};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the server is given, and what the library is told where it is loaded.
 type Variant = (&'static str, &'static [&'static str], Option<&'static [(&'static str, &'static str)]>);
 
-const ALLOCATORS: [Variant; 6] = [
+const KAMAILIO: [Variant; 6] = [
     ("qm", &["-x", "qm", "-X", "qm"], None),
     ("fm", &["-x", "fm", "-X", "fm"], None),
     ("tlsf", &["-x", "tlsf", "-X", "tlsf"], None),
@@ -26,8 +28,25 @@ const ALLOCATORS: [Variant; 6] = [
     ("hg-cpus", &["-x", "fm", "-X", "fm"], Some(&[("HG_CPUS", "auto")])),
 ];
 
+const OPENSIPS: [Variant; 4] = [
+    ("Q_MALLOC", &["-a", "Q_MALLOC"], None),
+    ("F_MALLOC", &["-a", "F_MALLOC"], None),
+    ("hg", &["-a", "F_MALLOC"], Some(&[])),
+    ("hg-patch", &["-a", "F_MALLOC"], Some(&[("HG_SIP_HOOK", "patch")])),
+];
+
 /// Those that are compared where none is named.
-const DEFAULT: [&str; 4] = ["qm", "fm", "tlsf", "hg"];
+const DEFAULT: [&str; 6] = ["qm", "fm", "tlsf", "hg", "Q_MALLOC", "F_MALLOC"];
+
+/// Where the OpenSIPS was built that is to be measured, if it is to be one.
+fn built() -> Option<PathBuf> {
+    std::env::var_os("OPENSIPS").map(PathBuf::from)
+}
+
+/// What can be compared in that server.
+fn allocators() -> &'static [Variant] {
+    if built().is_some() { &OPENSIPS } else { &KAMAILIO }
+}
 
 /// First argument of a process that runs one variant.
 const ONE: &str = "one-variant";
@@ -85,7 +104,7 @@ struct Figures {
 
 fn run(setup: &Setup, scenario: (&str, bool, Transport, usize), seconds: usize, is_free: bool) -> Figures {
     let (_, is_relayed, transport, rate) = scenario;
-    let server = Server::start(setup).expect("kamailio, kamcmd and sipp");
+    let server = Server::start(setup).expect("the server and sipp");
     if !is_free {
         // Where each runs by chance would be the largest part of what is measured.
         server.processes().into_iter().for_each(|pid| place(pid, 0));
@@ -118,12 +137,15 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Runs one variant in this process, and prints its figures for the process that compares.
 fn run_one(name: &str, scenario: &str, seconds: usize, is_free: bool) {
-    let (name, arguments, library) = ALLOCATORS.into_iter().find(|(known, ..)| *known == name).expect("an allocator");
+    let (name, arguments, library) =
+        allocators().iter().copied().find(|(known, ..)| *known == name).expect("an allocator");
     let scenario = SCENARIOS.into_iter().find(|(known, ..)| *known == scenario).expect("a scenario");
     let arguments = [&["-m", "1024"], arguments].concat();
     let (is_preloaded, environment) = (library.is_some(), library.unwrap_or_default());
-    let Figures { cpu, p99, is_complete } =
-        run(&Setup { name, workers: 2, is_preloaded, environment, arguments: &arguments }, scenario, seconds, is_free);
+    let built = built();
+    let program = built.as_deref().map_or(Program::Kamailio, Program::OpenSips);
+    let setup = Setup { program, name, workers: 2, is_preloaded, environment, arguments: &arguments };
+    let Figures { cpu, p99, is_complete } = run(&setup, scenario, seconds, is_free);
     println!("{cpu} {p99} {is_complete}");
 }
 
@@ -156,9 +178,9 @@ fn main() {
     let numbers: Vec<usize> = arguments.iter().filter_map(|word| word.parse().ok()).collect();
     let (rounds, seconds) = (*numbers.first().unwrap_or(&9), *numbers.get(1).unwrap_or(&5));
     let is_named = |name: &str| arguments.iter().any(|word| word == name);
-    let any = ALLOCATORS.iter().any(|(name, ..)| is_named(name));
+    let any = allocators().iter().any(|(name, ..)| is_named(name));
     let wanted = |name: &str| if any { is_named(name) } else { DEFAULT.contains(&name) };
-    let allocators: Vec<Variant> = ALLOCATORS.into_iter().filter(|(name, ..)| wanted(name)).collect();
+    let allocators: Vec<Variant> = allocators().iter().copied().filter(|(name, ..)| wanted(name)).collect();
     let any = SCENARIOS.iter().any(|(name, ..)| is_named(name));
     let scenarios: Vec<_> = SCENARIOS.into_iter().filter(|(name, ..)| !any || is_named(name)).collect();
     common::library();

@@ -4,7 +4,7 @@ mod common;
 
 use common::built;
 use common::directory::roles;
-use common::server::{Answers, Ended, Server, Setup, Transport, numbers};
+use common::server::{Answers, Ended, Program, Server, Setup, Transport, numbers};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,8 @@ fn check_end(Ended { is_clean, log }: Ended) {
 #[test]
 fn calls_by_two_and_by_four_workers_do_not_fail() {
     for (name, workers) in [("two", 2), ("four", 4)] {
-        let setup = Setup { name, workers, is_preloaded: true, environment: &[], arguments: &[] };
+        let setup =
+            Setup { program: Program::Kamailio, name, workers, is_preloaded: true, environment: &[], arguments: &[] };
         let Some(server) = Server::start(&setup) else { return };
         check_calls(&server, server.busy_calls(2000, 1000, Transport::Udp));
         check_calls(&server, server.relayed_calls(800, 300, Transport::Udp));
@@ -62,7 +63,14 @@ fn calls_by_two_and_by_four_workers_do_not_fail() {
 /// What `hg-top --pid $(pidof kamailio) --once -O json` says.
 #[test]
 fn hg_top_shows_one_application() {
-    let setup = Setup { name: "hg-top", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
+    let setup = Setup {
+        program: Program::Kamailio,
+        name: "hg-top",
+        workers: 2,
+        is_preloaded: true,
+        environment: &[],
+        arguments: &[],
+    };
     let Some(server) = Server::start(&setup) else { return };
     let program = built("hg-top", "hg-top");
     check_calls(&server, server.relayed_calls(200, 200, Transport::Udp));
@@ -104,8 +112,14 @@ fn hg_top_shows_one_application() {
 
 #[test]
 fn relayed_calls_over_tcp_do_not_fail() {
-    let setup =
-        Setup { name: "tcp", workers: 2, is_preloaded: true, environment: &[], arguments: &["-x", "tlsf", "-X", "fm"] };
+    let setup = Setup {
+        program: Program::Kamailio,
+        name: "tcp",
+        workers: 2,
+        is_preloaded: true,
+        environment: &[],
+        arguments: &["-x", "tlsf", "-X", "fm"],
+    };
     let Some(server) = Server::start(&setup) else { return };
     check_calls(&server, server.relayed_calls(500, 200, Transport::Tcp));
     check_statistics(&server);
@@ -115,7 +129,14 @@ fn relayed_calls_over_tcp_do_not_fail() {
 #[test]
 fn a_patched_server_relays_calls() {
     let environment = [("HG_SIP_HOOK", "patch"), ("HG_SHM", "8m:128m"), ("HG_PKG", "2m:12m")];
-    let setup = Setup { name: "patch", workers: 2, is_preloaded: true, environment: &environment, arguments: &[] };
+    let setup = Setup {
+        program: Program::Kamailio,
+        name: "patch",
+        workers: 2,
+        is_preloaded: true,
+        environment: &environment,
+        arguments: &[],
+    };
     let Some(server) = Server::start(&setup) else { return };
     check_calls(&server, server.relayed_calls(500, 300, Transport::Udp));
     check_calls(&server, server.busy_calls(500, 500, Transport::Udp));
@@ -126,7 +147,14 @@ fn a_patched_server_relays_calls() {
 
 #[test]
 fn processes_have_the_roles_that_the_server_gives_them() {
-    let setup = Setup { name: "roles", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
+    let setup = Setup {
+        program: Program::Kamailio,
+        name: "roles",
+        workers: 2,
+        is_preloaded: true,
+        environment: &[],
+        arguments: &[],
+    };
     let Some(server) = Server::start(&setup) else { return };
     let begin = Instant::now();
     let found = loop {
@@ -156,7 +184,14 @@ fn workers_run_on_the_cpus_that_they_are_given() {
     let wish = format!("udp receiver={first};timer={first}-1023");
     for (wish, narrowed) in [("auto", "udp"), (&wish, "udp"), ("1023", "none")] {
         let environment = [("HG_CPUS", wish)];
-        let setup = Setup { name: "cpus", workers: 2, is_preloaded: true, environment: &environment, arguments: &[] };
+        let setup = Setup {
+            program: Program::Kamailio,
+            name: "cpus",
+            workers: 2,
+            is_preloaded: true,
+            environment: &environment,
+            arguments: &[],
+        };
         let Some(server) = Server::start(&setup) else { return };
         let begin = Instant::now();
         loop {
@@ -180,7 +215,14 @@ fn workers_run_on_the_cpus_that_they_are_given() {
 
 #[test]
 fn a_server_ends_in_good_order_after_a_worker_was_killed() {
-    let setup = Setup { name: "killed", workers: 2, is_preloaded: true, environment: &[], arguments: &[] };
+    let setup = Setup {
+        program: Program::Kamailio,
+        name: "killed",
+        workers: 2,
+        is_preloaded: true,
+        environment: &[],
+        arguments: &[],
+    };
     let Some(server) = Server::start(&setup) else { return };
     check_calls(&server, server.busy_calls(500, 500, Transport::Udp));
     let processes = roles(server.pid());
@@ -194,8 +236,14 @@ fn a_server_ends_in_good_order_after_a_worker_was_killed() {
 
 #[test]
 fn a_server_without_memory_says_which_option_gives_more() {
-    let setup =
-        Setup { name: "full", workers: 2, is_preloaded: true, environment: &[("HG_SHM", "24m")], arguments: &[] };
+    let setup = Setup {
+        program: Program::Kamailio,
+        name: "full",
+        workers: 2,
+        is_preloaded: true,
+        environment: &[("HG_SHM", "24m")],
+        arguments: &[],
+    };
     let Some(server) = Server::start(&setup) else { return };
     // Each call keeps some 13 KiB for five seconds, so that not all can be answered; those that were not, retry.
     check_calls(&server, server.busy_calls(3000, 1500, Transport::Udp));
@@ -208,8 +256,14 @@ fn a_server_without_memory_says_which_option_gives_more() {
 
 #[test]
 fn a_server_keeps_its_own_allocator_if_told_so() {
-    let setup =
-        Setup { name: "off", workers: 2, is_preloaded: true, environment: &[("HG_SIP_HOOK", "off")], arguments: &[] };
+    let setup = Setup {
+        program: Program::Kamailio,
+        name: "off",
+        workers: 2,
+        is_preloaded: true,
+        environment: &[("HG_SIP_HOOK", "off")],
+        arguments: &[],
+    };
     let Some(server) = Server::start(&setup) else { return };
     check_calls(&server, server.busy_calls(200, 200, Transport::Udp));
     let Ended { is_clean, log } = server.end();

@@ -1,4 +1,4 @@
-//! A Kamailio under the library on loopback, and calls through it by sipp.
+//! A Kamailio or an OpenSIPS under the library on loopback, and calls through it by sipp.
 
 use super::{SCRATCH, installed, library, signal, wait};
 use std::fs::{self, File};
@@ -21,9 +21,19 @@ pub(crate) enum Transport {
     Tcp,
 }
 
+/// Which server.
+#[derive(Clone, Copy)]
+pub(crate) enum Program<'a> {
+    /// The one that is installed.
+    Kamailio,
+    /// One that was built in this folder, with its modules.
+    OpenSips(&'a Path),
+}
+
 /// What a server is to be.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup<'a> {
+    pub(crate) program: Program<'a>,
     pub(crate) name: &'a str,
     pub(crate) workers: usize,
     /// Whether it runs under the library.
@@ -86,51 +96,85 @@ fn free_port() -> u16 {
         .expect("a free port")
 }
 
-fn configuration(port: u16, callee: u16, workers: usize, control: &str) -> String {
-    let modules = ["tm", "sl", "rr", "pv", "textops", "siputils", "dialog", "kex", "corex", "ctl"];
-    let modules: String = modules.map(|module| format!("loadmodule \"{module}.so\"\n")).concat();
+/// What both servers do with a request; `relay` is done to a call that is not busy.
+fn routes(relay: &str, reply: [&str; 3]) -> String {
+    let [missing, fine, busy] = reply;
+    format!(
+        "if (has_totag()) {{
+            if (loose_route()) {{ t_relay(); exit; }}
+            if (is_method(\"ACK\")) {{ if (t_check_trans()) t_relay(); exit; }}
+            sl_send_reply({missing}, \"Not here\"); exit;
+         }}
+         if (is_method(\"ACK\")) {{ if (t_check_trans()) t_relay(); exit; }}
+         if (!is_method(\"INVITE\")) {{ sl_send_reply({fine}, \"OK\"); exit; }}
+         if ($rU == \"busy\") {{ t_newtran(); t_reply({busy}, \"Busy Here\"); exit; }}
+         record_route(); {relay} t_relay();\n"
+    )
+}
+
+fn load(modules: &[&str]) -> String {
+    modules.iter().map(|module| format!("loadmodule \"{module}.so\"\n")).collect()
+}
+
+fn kamailio(port: u16, callee: u16, workers: usize, control: &str) -> String {
+    let modules = load(&["tm", "sl", "rr", "pv", "textops", "siputils", "dialog", "kex", "corex", "ctl"]);
+    let relay = format!("setflag(4); $ru = \"sip:callee@127.0.0.1:{callee};transport=\" + $proto;");
+    let routes = routes(&relay, ["\"404\"", "\"200\"", "\"486\""]);
     format!(
         "debug=2\nlog_stderror=yes\nauto_aliases=no\nchildren={workers}\ntcp_children={workers}\nmemlog=2\nmem_summary=3\n\
          listen=udp:127.0.0.1:{port}\nlisten=tcp:127.0.0.1:{port}\n{modules}\
          modparam(\"ctl\", \"binrpc\", \"unix:{control}\")\nmodparam(\"dialog\", \"dlg_flag\", 4)\n\
-         request_route {{
-            if (has_totag()) {{
-                if (loose_route()) {{ t_relay(); exit; }}
-                if (is_method(\"ACK\")) {{ if (t_check_trans()) t_relay(); exit; }}
-                sl_send_reply(\"404\", \"Not here\"); exit;
-            }}
-            if (is_method(\"ACK\")) {{ if (t_check_trans()) t_relay(); exit; }}
-            if (!is_method(\"INVITE\")) {{ sl_send_reply(\"200\", \"OK\"); exit; }}
-            if ($rU == \"busy\") {{ t_newtran(); t_reply(\"486\", \"Busy Here\"); exit; }}
-            setflag(4); record_route(); $ru = \"sip:callee@127.0.0.1:{callee};transport=\" + $proto; t_relay();
-         }}\n"
+         request_route {{ {routes} }}\n"
+    )
+}
+
+fn opensips(port: u16, callee: u16, workers: usize, built: &Path) -> String {
+    let modules = load(&["proto_udp", "proto_tcp", "signaling", "sl", "tm", "rr", "dialog", "sipmsgops"]);
+    let relay = format!("create_dialog(); $ru = \"sip:callee@127.0.0.1:{callee};transport=\" + $socket_in(proto);");
+    let (routes, modules_path) = (routes(&relay, ["404", "200", "486"]), built.join("modules"));
+    format!(
+        "log_level=1\nstderror_enabled=yes\nsyslog_enabled=no\nauto_aliases=no\nudp_workers={workers}\ntcp_workers={workers}\n\
+         socket=udp:127.0.0.1:{port}\nsocket=tcp:127.0.0.1:{port}\nmpath=\"{0}/\"\n{modules}\
+         route {{ {routes} }}\n",
+        modules_path.display()
     )
 }
 
 impl Server {
     /// Starts a server, and waits until it answers. `None` where something is not installed, which is said.
     pub(crate) fn start(setup: &Setup) -> Option<Server> {
-        let kamailio = installed("kamailio")?;
+        let program = match setup.program {
+            Program::Kamailio => installed("kamcmd").and_then(|_| installed("kamailio"))?,
+            Program::OpenSips(built) => built.join("opensips"),
+        };
         installed("sipp")?;
-        installed("kamcmd")?;
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         // A socket's path is limited to 107 bytes, which a deep target folder exceeds.
         let folder = std::env::temp_dir().join(format!("hg-sip-{}-{}", setup.name, std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         let (port, callee, caller) = (free_port(), free_port(), free_port());
-        let file = folder.join("kamailio.cfg");
-        let control = folder.join("control");
-        let text = configuration(port, callee, setup.workers, control.to_str().expect("a path"));
+        let file = folder.join("server.cfg");
+        let log = PathBuf::from(SCRATCH).join(format!("server-{}.log", setup.name));
+        let mut command = Command::new(program);
+        command.arg("-f").arg(&file).args(["-m", "128", "-M", "8"]);
+        let text = match setup.program {
+            Program::Kamailio => {
+                command.args(["-DD", "-E", "-Y"]).arg(&folder);
+                let control = folder.join("control");
+                kamailio(port, callee, setup.workers, control.to_str().expect("a path"))
+            }
+            Program::OpenSips(built) => {
+                command.arg("-F");
+                opensips(port, callee, setup.workers, built)
+            }
+        };
         fs::write(&file, text).expect("a configuration");
-        let log = PathBuf::from(SCRATCH).join(format!("kamailio-{}.log", setup.name));
-        let mut command = Command::new(kamailio);
-        command.arg("-f").arg(&file).args(["-DD", "-E", "-m", "128", "-M", "8", "-Y"]).arg(&folder);
         command.args(setup.arguments).envs(setup.environment.iter().copied());
         if setup.is_preloaded {
             command.env("LD_PRELOAD", library());
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).expect("a log"));
-        let child = command.spawn().expect("kamailio");
+        let child = command.spawn().expect("the server");
         let server = Server { child, folder, log, port, callee, caller, _turn: turn };
         server.await_answer();
         Some(server)
