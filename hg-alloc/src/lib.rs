@@ -29,6 +29,7 @@ mod grid;
 mod large;
 mod lock;
 mod maintain;
+mod others;
 pub mod raw;
 mod refill;
 mod resize;

@@ -13,10 +13,11 @@
 use crate::arena::Arena;
 use crate::elastic;
 use crate::elastic::policy::Decision;
+use crate::others;
 use crate::size_class::SLICE;
 use crate::sys::{KeepErrno, clock, futex, thread};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use hg_probes::words::{Cause, Verdict, Why};
 
 /// Epochs of a decay time.
@@ -27,14 +28,6 @@ const COLLAPSES: u32 = 4;
 
 /// Shortest and longest sleep of the thread, ns.
 const SLEEP_NS: core::ops::RangeInclusive<u64> = 1_000_000..=500_000_000;
-
-/// What else the thread does, null for nothing. A pointer, so a program without arenas made by handle has none of their code.
-static TICK_OTHERS: AtomicPtr<()> = AtomicPtr::new(null_mut());
-
-/// Lets the thread tick the arenas made by handle too. Called when the first is made.
-pub(crate) fn also_tick(others: fn()) {
-    TICK_OTHERS.store(others as *mut (), Release);
-}
 
 /// What maintenance remembers. No lock: it belongs to who has the turn.
 pub(crate) struct Maintenance {
@@ -164,12 +157,7 @@ extern "C" fn maintain(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
     loop {
         futex::wait(&arena.maintenance.bell, 0, sleep);
         arena.tick();
-        let others = TICK_OTHERS.load(Acquire);
-        if !others.is_null() {
-            // SAFETY: S15, not null, so it is what `also_tick` stored.
-            let tick_others = unsafe { core::mem::transmute::<*mut (), fn()>(others) };
-            tick_others();
-        }
+        others::tick();
     }
 }
 

@@ -11,7 +11,7 @@ use super::options::{Error, Kind, Options, check};
 use super::{ARENAS, Arena, fork};
 use crate::backing::room::Room;
 use crate::config::Config;
-use crate::maintain;
+use crate::others;
 use crate::size_class::SLICE;
 use crate::sys::memory::{self, HUGE_PAGE};
 use crate::sys::{Errno, clock, env, rseq};
@@ -108,7 +108,7 @@ fn publish(arena: Arena) -> Result<&'static Arena, Error> {
     };
     READY.fetch_or(1 << index, Release);
     fork::register();
-    maintain::also_tick(super::tick_all);
+    others::set_tick(super::tick_all);
     Ok(arena)
 }
 
