@@ -150,16 +150,34 @@ fn malloc_keeps_its_promises() {
         let options = Options { kind, odd_strides: odd, ..Options::shared("promises", 4 * MIB, 512 * MIB) };
         let arena = create(&options).expect("an arena");
         assert_eq!(arena.stats_page().header.kind.load(Relaxed) == kind::SHARED, kind == Kind::Shared);
-        assert_eq!(arena.committed_bytes(), 4 * MIB);
-        exercise(arena, 60_000, 7);
-        let audit = sound(arena);
-        assert_eq!((audit.live, audit.large), (0, 0));
-        arena.trim();
-        let audit = sound(arena);
-        assert_eq!((audit.cached, audit.live), (0, 0), "all cells are with their spans");
-        assert_eq!(arena.committed_bytes(), 4 * MIB, "all but the initial size is given back");
-        assert_eq!(arena.used_bytes(), 0);
+        keeps_its_promises(arena);
     }
+}
+
+/// An arena with 4 MiB at the start, and nothing in use.
+fn keeps_its_promises(arena: &Arena) {
+    assert_eq!(arena.committed_bytes(), 4 * MIB);
+    exercise(arena, 60_000, 7);
+    let audit = sound(arena);
+    assert_eq!((audit.live, audit.large), (0, 0));
+    arena.trim();
+    let audit = sound(arena);
+    assert_eq!((audit.cached, audit.live), (0, 0), "all cells are with their spans");
+    assert_eq!(arena.committed_bytes(), 4 * MIB, "all but the initial size is given back");
+    assert_eq!(arena.used_bytes(), 0);
+}
+
+/// Other paths serve it: all of them keep what the others promise.
+#[test]
+fn an_arena_of_one_thread_does_as_the_others_do() {
+    let options = Options::private("one", 4 * MIB, 512 * MIB);
+    let arena = create(&Options { single_threaded: true, odd_strides: true, ..options }).expect("an arena");
+    keeps_its_promises(arena);
+    refuses_bad_frees(arena);
+    is_a_copy_in_a_child(arena);
+    knows_live_bytes_by_call_site(arena);
+    arena.trim();
+    keeps_its_promises(arena);
 }
 
 #[test]
@@ -236,7 +254,10 @@ fn one_process_frees_what_another_allocated() {
 
 #[test]
 fn bad_frees_are_refused_and_counted() {
-    let arena = arena("bad", 64);
+    refuses_bad_frees(arena("bad", 64));
+}
+
+fn refuses_bad_frees(arena: &Arena) {
     let count = |kind: CorruptionKind| arena.stats_page().header.corruptions[kind as usize].load(Relaxed);
     let block = arena.malloc(100);
     arena.free(block);
@@ -281,7 +302,10 @@ fn options_that_make_no_sense_are_refused() {
 
 #[test]
 fn a_private_arena_is_a_copy_in_a_child() {
-    let arena = create(&Options::private("copy", 0, 64 * MIB)).expect("an arena");
+    is_a_copy_in_a_child(create(&Options::private("copy", 0, 64 * MIB)).expect("an arena"));
+}
+
+fn is_a_copy_in_a_child(arena: &'static Arena) {
     let block = arena.malloc(1000);
     stamp(block, 1000, 7);
     let child = fork(|| {
@@ -304,12 +328,15 @@ fn a_private_arena_is_a_copy_in_a_child() {
 
 #[test]
 fn live_bytes_are_known_by_call_site() {
-    let arena = arena("sites", 256);
+    knows_live_bytes_by_call_site(arena("sites", 256));
+}
+
+fn knows_live_bytes_by_call_site(arena: &Arena) {
     let mean = arena.stats_page().header.sample_bytes.load(Relaxed);
     let site = |line| Site { file: c"route.c".as_ptr().cast(), function: c"build".as_ptr().cast(), line };
-    let kept: Vec<_> = (0..40_000).map(|_| arena.malloc_at(2000, &site(10))).collect();
+    let kept: Vec<_> = (0..40_000).map(|_| arena.malloc_at(2000, || site(10))).collect();
     for _ in 0..100_000 {
-        arena.free(arena.malloc_at(1000, &site(20)));
+        arena.free(arena.malloc_at(1000, || site(20)));
     }
     let sums = |line: u64| {
         let mut sums = (0, 0);

@@ -91,6 +91,13 @@
 #define HG_FLAG_PASS 8
 
 /**
+ * No two calls are ever in a private arena at the same time, not even one in a signal handler that interrupts another: as where
+ * each process has one thread that uses it. Calls are cheapest then. A thread of the library does not tick it. Of a shared arena
+ * it is refused with HG_STATUS_KIND.
+ */
+#define HG_FLAG_SINGLE_THREADED 16
+
+/**
  * What a function answers: HG_STATUS_OK, or why it did not do what it was asked for.
  */
 enum hg_status

@@ -1,7 +1,9 @@
 //! Arenas are made, opened by name, and passed on by descriptor.
 
 use crate::handle::{Arena, get};
-use crate::options::{HG_FLAG_GROWS_INHERITED, HG_FLAG_ODD_STRIDES, HG_FLAG_PASS, HG_FLAG_PIN};
+use crate::options::{
+    HG_FLAG_GROWS_INHERITED, HG_FLAG_ODD_STRIDES, HG_FLAG_PASS, HG_FLAG_PIN, HG_FLAG_SINGLE_THREADED,
+};
 use crate::options::{HG_KIND_NAMED, HG_KIND_PRIVATE, HG_KIND_SHARED, Options};
 use crate::status::Status;
 use crate::text::given;
@@ -110,7 +112,11 @@ fn create(options: &Options) -> Result<&'static shared::Arena, Status> {
         odd_strides: has(HG_FLAG_ODD_STRIDES),
         memory: (!options.memory.is_null()).then_some((options.memory.cast(), options.memory_bytes)),
         grows_inherited: has(HG_FLAG_GROWS_INHERITED),
+        single_threaded: has(HG_FLAG_SINGLE_THREADED),
     };
+    if asked.single_threaded && asked.kind == Kind::Shared {
+        return Err(Status::Kind);
+    }
     let (named, passed) = (options.kind == HG_KIND_NAMED, has(HG_FLAG_PASS));
     // What another process opens by a descriptor is one file, and the caller's memory is none.
     if (named || passed) && asked.memory.is_some() || passed && options.kind == HG_KIND_PRIVATE {

@@ -37,7 +37,12 @@ pub const HG_FLAG_GROWS_INHERITED: u32 = 4;
 /// hg_arena_fd may be called for a shared arena: the library keeps a descriptor of it, close-on-exec. Named arenas need none.
 pub const HG_FLAG_PASS: u32 = 8;
 
-const FLAGS: u32 = HG_FLAG_PIN | HG_FLAG_ODD_STRIDES | HG_FLAG_GROWS_INHERITED | HG_FLAG_PASS;
+/// No two calls are ever in a private arena at the same time, not even one in a signal handler that interrupts another: as where
+/// each process has one thread that uses it. Calls are cheapest then. A thread of the library does not tick it. Of a shared arena
+/// it is refused with HG_STATUS_KIND.
+pub const HG_FLAG_SINGLE_THREADED: u32 = 16;
+
+const FLAGS: u32 = HG_FLAG_PIN | HG_FLAG_ODD_STRIDES | HG_FLAG_GROWS_INHERITED | HG_FLAG_PASS | HG_FLAG_SINGLE_THREADED;
 
 /// How an arena is to be made. Filled by hg_options_init, then changed. Later versions have more fields at the end; the first
 /// one says how many the program knows.

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn hg_malloc_at(
 ) -> *mut c_void {
     // SAFETY: C1.
     match unsafe { get(arena) } {
-        Some(arena) => arena.malloc_at(size, &site(file, function, line)).cast(),
+        Some(arena) => arena.malloc_at(size, || site(file, function, line)).cast(),
         None => fail(libc::EINVAL),
     }
 }
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn hg_calloc_at(
     // SAFETY: C1.
     match (unsafe { get(arena) }, count.checked_mul(size)) {
         (Some(arena), Some(bytes)) => {
-            let block = arena.malloc_at(bytes, &site(file, function, line));
+            let block = arena.malloc_at(bytes, || site(file, function, line));
             if !block.is_null() {
                 // SAFETY: the block has so many bytes.
                 unsafe { block.write_bytes(0, bytes) };
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn hg_realloc_at(
 ) -> *mut c_void {
     // SAFETY: C1.
     match unsafe { get(arena) } {
-        Some(arena) if block.is_null() => arena.malloc_at(size, &site(file, function, line)).cast(),
+        Some(arena) if block.is_null() => arena.malloc_at(size, || site(file, function, line)).cast(),
         // SAFETY: C1.
         _ => calling(site(file, function, line), || unsafe { hg_realloc(arena, block, size) }),
     }

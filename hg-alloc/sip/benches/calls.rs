@@ -19,19 +19,21 @@ use std::time::{Duration, Instant};
 /// What the server is given, and what the library is told where it is loaded.
 type Variant = (&'static str, &'static [&'static str], Option<&'static [(&'static str, &'static str)]>);
 
-const KAMAILIO: [Variant; 6] = [
+const KAMAILIO: [Variant; 7] = [
     ("qm", &["-x", "qm", "-X", "qm"], None),
     ("fm", &["-x", "fm", "-X", "fm"], None),
     ("tlsf", &["-x", "tlsf", "-X", "tlsf"], None),
     ("hg", &["-x", "fm", "-X", "fm"], Some(&[])),
     ("hg-patch", &["-x", "fm", "-X", "fm"], Some(&[("HG_SIP_HOOK", "patch")])),
+    ("hg-thp", &["-x", "fm", "-X", "fm"], Some(&[("HG_TIER", "thp")])),
     ("hg-cpus", &["-x", "fm", "-X", "fm"], Some(&[("HG_CPUS", "auto")])),
 ];
 
-const OPENSIPS: [Variant; 4] = [
+const OPENSIPS: [Variant; 5] = [
     ("Q_MALLOC", &["-a", "Q_MALLOC"], None),
     ("F_MALLOC", &["-a", "F_MALLOC"], None),
     ("hg", &["-a", "F_MALLOC"], Some(&[])),
+    ("hg-thp", &["-a", "F_MALLOC"], Some(&[("HG_TIER", "thp")])),
     ("hg-patch", &["-a", "F_MALLOC"], Some(&[("HG_SIP_HOOK", "patch")])),
 ];
 

@@ -116,18 +116,18 @@ impl Domain {
 
     /// Allocates; null and a line where there is no memory.
     #[inline(always)]
-    pub(crate) fn malloc(&self, size: usize, site: &Site) -> *mut c_void {
+    pub(crate) fn malloc(&self, size: usize, site: impl Fn() -> Site) -> *mut c_void {
         let Some(arena) = self.arena() else { return null_mut() };
-        let address = arena.malloc_at(size, site);
+        let address = arena.malloc_at(size, &site);
         if address.is_null() {
-            self.out_of_memory(size, site);
+            self.out_of_memory(size, &site());
         }
         address.cast()
     }
 
     /// As [`malloc`](Domain::malloc), zeroed.
     pub(crate) fn calloc(&self, size: usize, site: &Site) -> *mut c_void {
-        let address = self.malloc(size, site);
+        let address = self.malloc(size, || *site);
         if !address.is_null() {
             // SAFETY: a block of `size` bytes that nobody else knows.
             unsafe { address.cast::<u8>().write_bytes(0, size) };
@@ -137,12 +137,12 @@ impl Domain {
 
     /// Frees. `is_locked`: the caller holds the server's lock of the memory, see [`Old::free`].
     #[inline(always)]
-    pub(crate) fn free(&self, address: *mut c_void, is_locked: bool, site: &Site) {
+    pub(crate) fn free(&self, address: *mut c_void, is_locked: bool, site: impl Fn() -> Site) {
         let Some(arena) = self.arena() else { return };
         if arena.owns(address.cast()) {
             return arena.free(address.cast());
         }
-        self.free_other(arena, address, is_locked, site);
+        self.free_other(arena, address, is_locked, &site());
     }
 
     #[cold]
@@ -159,10 +159,10 @@ impl Domain {
     pub(crate) fn realloc(&self, address: *mut c_void, size: usize, is_locked: bool, site: &Site) -> *mut c_void {
         let Some(arena) = self.arena() else { return null_mut() };
         if address.is_null() {
-            return self.malloc(size, site);
+            return self.malloc(size, || *site);
         }
         if size == 0 {
-            self.free(address, is_locked, site);
+            self.free(address, is_locked, || *site);
             return null_mut();
         }
         let Some(old) = self.old_of(address) else {
@@ -173,7 +173,7 @@ impl Domain {
             return moved.cast();
         };
         // A block of the old pool moves over at the first chance: the pool has nothing more to give.
-        let moved = self.malloc(size, site);
+        let moved = self.malloc(size, || *site);
         if !moved.is_null() {
             // SAFETY: the new block has `size` bytes, and so many can be read from the old one on.
             unsafe {

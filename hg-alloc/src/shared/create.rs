@@ -120,7 +120,8 @@ fn start(
 ) -> Result<Arena, Error> {
     let config = Config::read();
     let shared = options.kind == Kind::Shared;
-    let area = rseq::choose_for(config.rseq, shared);
+    let single = options.single_threaded && !shared;
+    let area = if single { rseq::single() } else { rseq::choose_for(config.rseq, shared) };
     let windows = options.hugetlb && shared && options.memory.is_none();
     let space = if windows { 2 * cap } else { cap };
     let layout = Layout::new(space, env::possible_cpus());
@@ -145,6 +146,7 @@ fn start(
         | wants(fill::PIN, options.pin)
         | wants(fill::ODD, options.odd_strides)
         | wants(fill::GROWS_INHERITED, options.grows_inherited)
+        | wants(fill::SINGLE, single)
         | wants(fill::IN_FILE, in_file)
         | wants(fill::WINDOWS, windows)
         | wants(fill::POOL, pool)
@@ -173,7 +175,7 @@ fn handle(
     area: rseq::Area,
 ) -> Arena {
     Arena {
-        hot: Hot::new(index, tables, user, cap_bytes, &layout, flags & fill::ODD != 0, area),
+        hot: Hot::new(index, tables, user, cap_bytes, &layout, flags, area),
         tables,
         user,
         cap_bytes,

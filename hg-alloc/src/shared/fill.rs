@@ -25,6 +25,8 @@ pub(super) const IN_FILE: u32 = 64;
 /// User memory has two windows, and the first one is of the hugetlb pool.
 pub(super) const WINDOWS: u32 = 128;
 pub(super) const POOL: u32 = 256;
+/// No two calls are ever in it at the same time.
+pub(super) const SINGLE: u32 = 512;
 
 /// Whether these are flags of an arena in a file.
 pub(super) fn is_in_file(flags: u32) -> bool {
@@ -59,6 +61,7 @@ pub(super) fn fill(arena: &Arena, options: &Options, config: &Config, area: rseq
     }
 
     let header = &page.header;
+    let has_fronts = area.registered || arena.hot.is_single;
     header.version.store(page::VERSION, Relaxed);
     header.header_size.store(size_of::<page::Header>() as u32, Relaxed);
     header.size.store(size_of::<StatsPage>() as u64, Relaxed);
@@ -72,7 +75,8 @@ pub(super) fn fill(arena: &Arena, options: &Options, config: &Config, area: rseq
     }
     header.features.store(
         page::feature::DIRECTORY
-            | if area.registered { page::feature::RSEQ | page::feature::DRAIN } else { 0 }
+            | if area.registered { page::feature::RSEQ } else { 0 }
+            | if has_fronts { page::feature::DRAIN } else { 0 }
             | if area.mm_cid { page::feature::MM_CID } else { 0 },
         Relaxed,
     );
@@ -83,7 +87,7 @@ pub(super) fn fill(arena: &Arena, options: &Options, config: &Config, area: rseq
     header.fronts_address.store(arena.fronts as u64, Relaxed);
     header.fronts_stride.store(BLOCK as u64, Relaxed);
     header.fronts_count.store(arena.layout.blocks as u32, Relaxed);
-    header.fronts_rseq.store(if area.registered { arena.layout.blocks as u32 } else { 0 }, Relaxed);
+    header.fronts_rseq.store(if has_fronts { arena.layout.blocks as u32 } else { 0 }, Relaxed);
     header.base_address.store(arena.user as u64, Relaxed);
     header.page_bytes.store(HUGE_PAGE as u64, Relaxed);
     header.slice_bytes.store(SLICE as u64, Relaxed);

@@ -50,6 +50,8 @@ impl Arena {
                 self.open_fronts(class);
             }
         }
+        // The first call of the child takes a record.
+        self.hot.sample_left.store(0, Relaxed);
         for record in self.threads() {
             Mutex::of(&record.alive).initialise();
         }

@@ -46,6 +46,51 @@ pub(super) struct Head {
     capacity: AtomicU32,
 }
 
+/// An array that nobody else uses meanwhile: of an arena that one thread uses.
+pub(super) struct Array(&'static Head);
+
+impl Array {
+    /// # Safety
+    /// S13: `array` is the class's array in block 0 of a started arena.
+    #[inline(always)]
+    pub(super) unsafe fn at(array: usize) -> Array {
+        // SAFETY: the caller's promise; front caches are mapped for ever.
+        Array(unsafe { &*(array as *const Head) })
+    }
+
+    #[inline(always)]
+    fn place(&self, index: usize) -> &AtomicU64 {
+        let first = core::ptr::from_ref(self.0) as usize + size_of::<Head>();
+        // SAFETY: S12, the caller's index is below the array's capacity.
+        unsafe { &*((first + index * size_of::<AtomicU64>()) as *const AtomicU64) }
+    }
+
+    /// The topmost entry, which stays; 0 if there is none, or if the array is stopped.
+    #[inline(always)]
+    pub(super) fn top_entry(&self) -> u64 {
+        let top = self.0.top.load(Relaxed);
+        if top > self.0.floor.load(Relaxed) { self.place(top as usize - 1).load(Relaxed) } else { 0 }
+    }
+
+    /// Takes the topmost entry away, which is there.
+    #[inline(always)]
+    pub(super) fn pop(&self) {
+        self.0.top.store(self.0.top.load(Relaxed) - 1, Relaxed);
+    }
+
+    /// Puts an entry on top. False if there is no room, or if the array is stopped.
+    #[inline(always)]
+    pub(super) fn push(&self, entry: u64) -> bool {
+        let top = self.0.top.load(Relaxed);
+        let fits = top < self.0.cap.load(Relaxed);
+        if fits {
+            self.place(top as usize).store(entry, Relaxed);
+            self.0.top.store(top + 1, Relaxed);
+        }
+        fits
+    }
+}
+
 /// Where each class's array lies in a block, bytes.
 pub(super) static OFFSETS: [u32; COUNT + 1] = {
     let mut offsets = [64; COUNT + 1];

@@ -3,6 +3,7 @@
 //! It lies in the handle, in the process's own memory, where no other process writes.
 
 use super::core::Entry;
+use super::fill;
 use super::front::{self, BLOCK, ZERO_BLOCKS};
 use super::layout::Layout;
 use crate::size_class::{CLASSES, COUNT, MAX_SIZE, ODD_CLASSES, SLICE_SHIFT, TABLE_MAX, class_of, divide};
@@ -10,10 +11,16 @@ use crate::sys::{rseq, thread};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use hg_probes::directory::ThreadRecord;
 
-/// See the module.
+/// See the module. What each call reads comes first, in two cache lines.
+#[repr(C, align(128))]
 pub(super) struct Hot {
-    /// First address of user memory.
+    /// First address of user memory, and bytes of its address space.
     pub(super) user: usize,
+    cap_bytes: usize,
+    /// Whether other processes use the arena.
+    pub(super) is_shared: bool,
+    /// Whether no two calls are ever in it at the same time.
+    pub(super) is_single: bool,
     /// Offset of the thread's word for its record, of its id that indexes front caches, and of its pointer to the current
     /// sequence.
     record: isize,
@@ -23,9 +30,10 @@ pub(super) struct Hot {
     slices: usize,
     states: usize,
     state_count: usize,
-    cap_bytes: usize,
     /// What cells are larger by than those of the process's own arena, bytes.
     bias: usize,
+    /// In an arena that one thread uses: bytes that may be allocated until an allocation is a sample.
+    pub(super) sample_left: AtomicU64,
     /// Classes of small sizes, in steps of 8 bytes.
     small: [u8; TABLE_MAX / 8 + 1],
     classes: [Shape; COUNT],
@@ -57,9 +65,10 @@ impl Hot {
         user: usize,
         cap_bytes: usize,
         layout: &Layout,
-        odd: bool,
+        flags: u32,
         area: rseq::Area,
     ) -> Hot {
+        let odd = flags & fill::ODD != 0;
         let block_0 = tables + layout.fronts + ZERO_BLOCKS * BLOCK;
         let classes = if odd { &ODD_CLASSES } else { &CLASSES };
         let bias = if odd { 8 } else { 0 };
@@ -69,6 +78,9 @@ impl Hot {
         };
         Hot {
             user,
+            cap_bytes,
+            is_shared: flags & fill::SHARED != 0,
+            is_single: flags & fill::SINGLE != 0,
             record: thread::record_offset(index),
             id: area.id,
             sequence: area.sequence,
@@ -76,8 +88,8 @@ impl Hot {
             slices: layout.slices,
             states: tables + layout.states,
             state_count: layout.state_count(),
-            cap_bytes,
             bias,
+            sample_left: AtomicU64::new(0),
             small: core::array::from_fn(|step| class_of((step * 8).saturating_sub(bias)) as u8),
             classes: core::array::from_fn(shape),
         }
@@ -88,6 +100,12 @@ impl Hot {
     pub(super) fn record(&self) -> Option<&'static ThreadRecord> {
         // SAFETY: S13, the word is null or the address of the thread's record, which is mapped for ever.
         unsafe { (thread::word_at(self.record) as *const ThreadRecord).as_ref() }
+    }
+
+    /// Whether an address lies in user memory.
+    #[inline(always)]
+    pub(super) fn owns(&self, address: usize) -> bool {
+        address.wrapping_sub(self.user) < self.cap_bytes
     }
 
     /// The class that serves a request, if one does.

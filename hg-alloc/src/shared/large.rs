@@ -116,7 +116,7 @@ impl Arena {
             return null_mut();
         }
         if align <= self.alignment() {
-            return self.malloc_at(size, site);
+            return self.malloc_at(size, || *site);
         }
         // Spans begin at multiples of a slice, so cells whose size is a multiple of the alignment lie right.
         let fits = |class: &usize| {
@@ -124,7 +124,7 @@ impl Arena {
             align <= SLICE && cell >= size && cell.is_multiple_of(align)
         };
         match (0..COUNT).find(fits) {
-            Some(class) => self.malloc_cell(class, size, site, None),
+            Some(class) => self.malloc_cell(class, size, || *site, None),
             None => self.malloc_large(size, align.div_ceil(SLICE), None),
         }
     }
@@ -194,7 +194,7 @@ impl Arena {
     /// Whether an address lies in the arena's user memory.
     #[inline]
     pub fn owns(&self, address: *const u8) -> bool {
-        (address as usize).wrapping_sub(self.user) < self.cap_bytes
+        self.hot.owns(address as usize)
     }
 }
 

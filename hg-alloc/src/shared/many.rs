@@ -142,7 +142,7 @@ impl Arena {
             return record.sample_left.store(left - bytes, Relaxed);
         }
         let found = blocks.iter().filter_map(|block| self.hot.find(*block as usize));
-        found.for_each(|found| self.count_down(record, found.entry, size, &Site::UNKNOWN));
+        found.for_each(|found| self.count_down(record, found.entry, size, || Site::UNKNOWN));
     }
 
     /// Frees the first blocks, as far as they are ordinary cells of one class. Returns how many.

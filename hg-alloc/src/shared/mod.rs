@@ -8,6 +8,7 @@
 //! | file | what |
 //! |---|---|
 //! | `paths.rs`, `large.rs`, `many.rs`, `slot.rs` | malloc, free, and what is built on them |
+//! | `single.rs` | malloc and free of an arena that one thread at a time uses |
 //! | `front.rs` | front caches, by restartable sequences |
 //! | `span.rs`, `grid.rs`, `grow.rs` | cells and spans under class locks, slices and pages under the grid's |
 //! | `lock.rs`, `journal.rs`, `mutex.rs` | critical sections that happen whole or not at all |
@@ -46,6 +47,7 @@ mod options;
 mod paths;
 mod recover;
 mod sample;
+mod single;
 mod slot;
 mod span;
 mod tick;

@@ -42,6 +42,10 @@ pub struct Options<'a> {
     pub memory: Option<(*mut u8, usize)>,
     /// Whether a forked child may let its copy of a private arena grow.
     pub grows_inherited: bool,
+    /// Whether no two calls are ever in a private arena at the same time, not even one in a signal handler that interrupts
+    /// another: as for memory of which each process has one thread use it. Calls are cheapest then, on every kernel. Shared
+    /// arenas do not look at it.
+    pub single_threaded: bool,
 }
 
 impl<'a> Options<'a> {
@@ -59,6 +63,7 @@ impl<'a> Options<'a> {
             odd_strides: false,
             memory: None,
             grows_inherited: false,
+            single_threaded: false,
         }
     }
 

@@ -29,21 +29,28 @@ impl Arena {
     /// Allocates `size` bytes, at least one, at a multiple of the arena's alignment. Null with ENOMEM if there is no memory.
     #[inline]
     pub fn malloc(&self, size: usize) -> *mut u8 {
-        self.malloc_at(size, &Site::UNKNOWN)
+        self.malloc_at(size, || Site::UNKNOWN)
     }
 
-    /// As [`malloc`](Self::malloc), for a call site that is known: sampled bytes are counted there.
+    /// As [`malloc`](Self::malloc), for a call site that is known: sampled bytes are counted there. `site` is called for a sample
+    /// alone, and must not allocate.
     #[inline(always)]
-    pub fn malloc_at(&self, size: usize, site: &Site) -> *mut u8 {
+    pub fn malloc_at(&self, size: usize, site: impl Fn() -> Site) -> *mut u8 {
         match self.class_of(size) {
+            Some(class) if self.hot.is_single => self.malloc_single(class, size, site),
             Some(class) => self.malloc_cell(class, size, site, None),
             None => self.malloc_large(size, 1, None),
         }
     }
 
     /// Frees a block. Null is allowed; any bad address is refused and counted.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self, address: *mut u8) {
+        if self.hot.is_single { self.free_single(address) } else { self.free_cell(address) }
+    }
+
+    /// Frees a block of any arena.
+    pub(super) fn free_cell(&self, address: *mut u8) {
         let Some(record) = self.hot.record() else { return self.free_first(address) };
         let Some(Found { class, shape, entry, state }) = self.hot.find(address as usize) else {
             return self.free_other(address);
@@ -51,7 +58,7 @@ impl Arena {
         let before = record.in_flight.load(Relaxed);
         record.in_flight.store(entry.0, Release);
         let (array, id, sequence) = (shape.array, self.hot.id, self.hot.sequence);
-        if self.is_shared() {
+        if self.hot.is_shared {
             // SAFETY: S13 and S1, the state is that of the entry's cell, which the thread's record names.
             let ended = unsafe { front::release(array, id, sequence, entry.0, state.as_ptr()) };
             if ended != released::DONE {
@@ -96,8 +103,14 @@ impl Arena {
     }
 
     #[inline(always)]
-    pub(super) fn malloc_cell(&self, class: usize, size: usize, site: &Site, into: Option<&Claim>) -> *mut u8 {
-        let Some(record) = self.hot.record() else { return self.malloc_first(class, size, site, into) };
+    pub(super) fn malloc_cell(
+        &self,
+        class: usize,
+        size: usize,
+        site: impl Fn() -> Site,
+        into: Option<&Claim>,
+    ) -> *mut u8 {
+        let Some(record) = self.hot.record() else { return self.malloc_first(class, size, &site(), into) };
         let before = record.in_flight.load(Relaxed);
         let array = self.hot.shape(class).array;
         // SAFETY: S13, a started arena's values and the calling thread's word.
@@ -115,7 +128,7 @@ impl Arena {
     #[inline(never)]
     fn malloc_first(&self, class: usize, size: usize, site: &Site, into: Option<&Claim>) -> *mut u8 {
         match self.record() {
-            Some(_) => self.malloc_cell(class, size, site, into),
+            Some(_) => self.malloc_cell(class, size, || *site, into),
             None => self.fail(size, Cause::Reentered),
         }
     }
@@ -125,7 +138,7 @@ impl Arena {
     #[inline(never)]
     fn free_first(&self, address: *mut u8) {
         match self.record() {
-            Some(_) => self.free(address),
+            Some(_) => self.free_cell(address),
             None => self.free_unrecorded(address),
         }
     }

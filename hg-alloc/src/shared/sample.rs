@@ -55,12 +55,12 @@ impl Site {
 impl Arena {
     /// Counts an allocation; one that ends the thread's count becomes a sample.
     #[inline(always)]
-    pub(super) fn count_down(&self, record: &ThreadRecord, entry: Entry, size: usize, site: &Site) {
+    pub(super) fn count_down(&self, record: &ThreadRecord, entry: Entry, size: usize, site: impl Fn() -> Site) {
         let left = record.sample_left.load(Relaxed);
         if left > size as u64 {
             record.sample_left.store(left - size as u64, Relaxed);
         } else {
-            self.take_sample(record, entry, size, site);
+            self.take_sample(record, entry, size, &site());
         }
     }
 

@@ -72,7 +72,7 @@ impl Arena {
             return null_mut();
         };
         let address = match self.class_of(size) {
-            Some(class) => self.malloc_cell(class, size, &Site::UNKNOWN, Some(&claim)),
+            Some(class) => self.malloc_cell(class, size, || Site::UNKNOWN, Some(&claim)),
             None => self.malloc_large(size, 1, Some(&claim)),
         };
         claim.settle(record, address as u64);

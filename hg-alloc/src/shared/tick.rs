@@ -20,9 +20,9 @@ use hg_probes::words::{Cause, Verdict, Why};
 /// Free pages that frees leave behind before the highest go back at once: an eighth of what is committed, within these bounds.
 const SLACK_PAGES: core::ops::RangeInclusive<usize> = 4..=16;
 
-/// One step of maintenance of every arena that this process has a handle of.
+/// One step of maintenance of every arena that this process has a handle of and that any thread may use.
 pub fn tick_all() {
-    handles().for_each(Arena::tick);
+    handles().filter(|arena| !arena.hot.is_single).for_each(Arena::tick);
 }
 
 impl Arena {

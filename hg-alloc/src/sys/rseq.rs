@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 /// Offsets in `struct rseq` (linux/rseq.h).
 const CPU_ID: isize = 4;
 const RSEQ_CS: isize = 8;
+const FLAGS: isize = 16;
 const MM_CID: isize = 24;
 
 /// The kernel fills `mm_cid` if AT_RSEQ_FEATURE_SIZE is at least this. `__rseq_size` does not tell: glibc 2.36 says 20.
@@ -51,6 +52,12 @@ pub(crate) fn choose_for(allowed: bool, shared: bool) -> Area {
             Area { id: offset + CPU_ID, sequence: offset + RSEQ_CS, registered: false, mm_cid: false }
         }
     }
+}
+
+/// The area for an arena that one thread uses: its id is 0, and the sequences need not be restartable.
+pub(crate) fn single() -> Area {
+    let offset = thread::block_offset();
+    Area { id: offset + FLAGS, sequence: offset + RSEQ_CS, registered: false, mm_cid: false }
 }
 
 /// Offset of the area that glibc registered for every thread, if this glibc knows of it and did register.

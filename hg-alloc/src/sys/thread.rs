@@ -19,7 +19,7 @@ global_asm!(
     "hg_thread_block:",
     ".4byte -1, -1", // the stand-in area: cpu_id_start, cpu_id
     ".8byte 0",      // rseq_cs, written and never read
-    ".4byte 0",      // flags
+    ".4byte 0",      // flags, which are 0 for ever, and the id in arenas that one thread uses
     ".4byte -1, -1", // node_id, mm_cid
     ".4byte 0",
     ".4byte 0, 0", // at 32: the thread's id; the highest rank of a lock it holds

@@ -117,6 +117,22 @@ int main(void) {
         CHECK(stats.live_bytes == 0);
     }
     hg_options options;
+    hg_arena *one = NULL;
+    CHECK(hg_options_init(&options, sizeof options) == HG_STATUS_OK);
+    options.flags = HG_FLAG_SINGLE_THREADED;
+    options.cap_bytes = 256 << 20;
+    CHECK(hg_arena_create(&options, &one) == HG_STATUS_OK);
+    blocks(one, 16);
+    edges(one);
+    all_memory(one);
+    void *twice = hg_malloc(one, 100);
+    hg_free(one, twice);
+    hg_free(one, twice);
+    hg_trim(one);
+    CHECK(stats_of(one).corruptions == 1 && stats_of(one).live_bytes == 0);
+    options.kind = HG_KIND_SHARED;
+    CHECK(hg_arena_create(&options, &one) == HG_STATUS_KIND && !one);
+
     hg_arena *odd = NULL;
     CHECK(hg_options_init(&options, sizeof options) == HG_STATUS_OK);
     options.flags = HG_FLAG_ODD_STRIDES;

@@ -80,7 +80,7 @@ unsafe extern "C" fn malloc<W: Which>(
     line: u32,
     _module: Text,
 ) -> *mut c_void {
-    W::DOMAIN.malloc(size, &W::DOMAIN.site(file, function, line))
+    W::DOMAIN.malloc(size, || W::DOMAIN.site(file, function, line))
 }
 
 unsafe extern "C" fn malloc_zeroed<W: Which>(
@@ -102,7 +102,7 @@ unsafe extern "C" fn free<W: Which>(
     line: u32,
     _module: Text,
 ) {
-    W::DOMAIN.free(address, false, &W::DOMAIN.site(file, function, line));
+    W::DOMAIN.free(address, false, || W::DOMAIN.site(file, function, line));
 }
 
 unsafe extern "C" fn free_unsafe(
@@ -113,7 +113,7 @@ unsafe extern "C" fn free_unsafe(
     line: u32,
     _module: Text,
 ) {
-    SHM.free(address, true, &SHM.site(file, function, line));
+    SHM.free(address, true, || SHM.site(file, function, line));
 }
 
 unsafe extern "C" fn realloc<W: Which>(
@@ -141,7 +141,7 @@ unsafe extern "C" fn realloc_or_free<W: Which>(
     let site = &W::DOMAIN.site(file, function, line);
     let moved = W::DOMAIN.realloc(address, size, false, site);
     if moved.is_null() && size != 0 {
-        W::DOMAIN.free(address, false, site);
+        W::DOMAIN.free(address, false, || *site);
     }
     moved
 }
@@ -156,7 +156,7 @@ unsafe extern "C" fn resize(
     line: u32,
     _module: Text,
 ) -> *mut c_void {
-    let site = &SHM.site(file, function, line);
+    let site = || SHM.site(file, function, line);
     SHM.free(address, false, site);
     SHM.malloc(size, site)
 }

@@ -72,7 +72,7 @@ unsafe extern "C" fn pkg_malloc(
     function: Text,
     line: u32,
 ) -> *mut c_void {
-    let address = PRIVATE.malloc(bytes, &PRIVATE.site(file, function, line));
+    let address = PRIVATE.malloc(bytes, || PRIVATE.site(file, function, line));
     check_threshold();
     address
 }
@@ -91,7 +91,7 @@ unsafe extern "C" fn pkg_realloc(
 }
 
 unsafe extern "C" fn pkg_free(_block: *mut c_void, address: *mut c_void, file: Text, function: Text, line: u32) {
-    PRIVATE.free(address, false, &PRIVATE.site(file, function, line));
+    PRIVATE.free(address, false, || PRIVATE.site(file, function, line));
     check_threshold();
 }
 
@@ -103,7 +103,7 @@ unsafe extern "C" fn shm_malloc(
     line: u32,
 ) -> *mut c_void {
     if block == BLOCK.load(Relaxed) {
-        return SHARED.malloc(bytes, &SHARED.site(file, function, line));
+        return SHARED.malloc(bytes, || SHARED.site(file, function, line));
     }
     // SAFETY: the function that belongs to such blocks, with the caller's arguments.
     OLD_CALLS.get().map_or(null_mut(), |old| unsafe { (old.malloc)(block, bytes, file, function, line, null()) })
@@ -126,7 +126,7 @@ unsafe extern "C" fn shm_realloc(
 
 unsafe extern "C" fn shm_free(block: *mut c_void, address: *mut c_void, file: Text, function: Text, line: u32) {
     if block == BLOCK.load(Relaxed) {
-        return SHARED.free(address, false, &SHARED.site(file, function, line));
+        return SHARED.free(address, false, || SHARED.site(file, function, line));
     }
     if let Some(old) = OLD_CALLS.get() {
         // SAFETY: as above.

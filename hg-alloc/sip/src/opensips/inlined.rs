@@ -190,7 +190,7 @@ unsafe extern "C" fn malloc(
     line: u32,
 ) -> *mut c_void {
     let Some((domain, block)) = of(block) else { return null_mut() };
-    let address = domain.malloc(bytes, &domain.site(file, function, line));
+    let address = domain.malloc(bytes, || domain.site(file, function, line));
     done(domain, block);
     address
 }
@@ -217,7 +217,7 @@ unsafe extern "C" fn free(
     line: u32,
 ) {
     let Some((domain, block)) = of(block) else { return };
-    domain.free(address, false, &domain.site(file, function, line));
+    domain.free(address, false, || domain.site(file, function, line));
     done(domain, block);
 }
 

@@ -86,6 +86,7 @@ fn pkg_arena(facts: &Facts) -> Option<&'static Arena> {
     PKG.announce(create(&Options {
         odd_strides: true,
         grows_inherited: true,
+        single_threaded: true,
         ..Options::private("pkg", size.init, size.cap)
     }))
 }
