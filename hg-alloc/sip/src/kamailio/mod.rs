@@ -150,11 +150,26 @@ fn shm_arena(exports: &Exports, memory: *mut u8, bytes: usize) -> Option<&'stati
     let unaligned = (memory as usize).next_multiple_of(PAGE) - memory as usize;
     let bytes = bytes.min(unaligned + (size.cap as usize).next_multiple_of(PAGE));
     let init = size.init.min((bytes.saturating_sub(unaligned) & !(PAGE - 1)) as u64);
-    SHM.announce(create(&settings::shaped(Options {
+    let options = settings::shaped(Options {
         odd_strides: true,
         memory: Some((memory, bytes)),
         ..Options::shared("shm", init, size.cap)
-    })))
+    });
+    if options.huge {
+        align_pages(memory as usize + unaligned, bytes.saturating_sub(unaligned) & !(PAGE - 1));
+    }
+    SHM.announce(create(&options))
+}
+
+/// Puts new shared memory in the place of whole pages of the core's mapping, which begins anywhere: the kernel makes huge pages
+/// only where addresses agree with offsets. A refusal leaves the memory as it was.
+fn align_pages(first: usize, bytes: usize) {
+    let (access, kind) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_FIXED | libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    );
+    // SAFETY: the pages lie in a block that the core's allocator gave us, in which nobody wrote yet, and no worker was forked.
+    unsafe { libc::mmap(first as *mut c_void, bytes, access, kind, -1, 0) };
 }
 
 fn take_pkg(exports: &Exports) {
