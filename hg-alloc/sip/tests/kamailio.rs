@@ -145,6 +145,50 @@ fn a_patched_server_relays_calls() {
     check_end(server.end());
 }
 
+/// Whether the kernel makes a huge page of shared memory when it is told to.
+fn kernel_collapses() -> bool {
+    const PAGE: usize = 2 << 20;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a mapping of this function's own, of which it fills and keeps whole pages; the second mapping lies in the first.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, libc::PROT_NONE, kind, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        let first = (at as usize).next_multiple_of(PAGE) as *mut libc::c_void;
+        let page = libc::mmap(first, PAGE, access, kind | libc::MAP_FIXED, -1, 0);
+        page == first && {
+            page.cast::<u8>().write_bytes(1, PAGE);
+            libc::madvise(page, PAGE, libc::MADV_COLLAPSE) == 0
+        }
+    }
+}
+
+#[test]
+fn huge_pages_are_had_where_they_are_asked_for() {
+    if !kernel_collapses() {
+        eprintln!("SKIPPED: the kernel makes no huge pages of shared memory");
+        return;
+    }
+    let setup = Setup {
+        program: Program::Kamailio,
+        name: "huge",
+        workers: 2,
+        is_preloaded: true,
+        environment: &[("HG_TIER", "thp")],
+        arguments: &[],
+    };
+    let Some(server) = Server::start(&setup) else { return };
+    check_calls(&server, server.relayed_calls(500, 300, Transport::Udp));
+    let huge_kib = |pid: u32| {
+        let maps = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the kernel's figures");
+        let line = maps.lines().find_map(|line| line.strip_prefix("ShmemPmdMapped:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let most = server.processes().into_iter().map(huge_kib).max().unwrap_or(0);
+    assert!(most >= 4096, "{most} KiB at most in huge pages:\n{}", server.log());
+    check_statistics(&server);
+    check_end(server.end());
+}
+
 #[test]
 fn processes_have_the_roles_that_the_server_gives_them() {
     let setup = Setup {
