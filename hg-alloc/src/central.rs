@@ -206,6 +206,13 @@ impl Central {
         Ok(())
     }
 
+    /// Addresses of the first and the last state of the span that is carved: their pages may never have been touched.
+    pub(crate) fn carving_states(&self) -> [usize; 2] {
+        let cells = self.shape().cells;
+        let first = self.tables.first_state(self.span(self.carving).states, cells);
+        [first, first + cells as usize - 1]
+    }
+
     /// Gives a wholly free span back to the grid, unless its lock cannot be had in a signal handler.
     pub(crate) fn detach_span(&mut self, head: u32, grid: &SharedGrid) {
         let shape = self.shape();

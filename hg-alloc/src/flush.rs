@@ -50,6 +50,7 @@ impl Arena {
         let start = clock::now_ns();
         let class = self.class_at(entry.cell);
         let (Some(lock), Some(shape)) = (self.pools.get(class), CLASSES.get(class)) else { return true };
+        self.fronts.touch_zone(class, || self.front_budget());
         let Some(mut pool) = lock.lock(Reason::Flush) else { return false };
         let front = self.fronts.current();
         self.open_front(&front, class);

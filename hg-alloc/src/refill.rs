@@ -4,7 +4,7 @@
 //! grid, more memory from the system. The class lock is held while cells move, so that a fork finds none in flight.
 
 use crate::arena::{ATTEMPTS, Arena};
-use crate::cell::{CACHED, Entry, LIVE, SAMPLED};
+use crate::cell::{CACHED, CENTRAL, Entry, LIVE, SAMPLED};
 use crate::central::Empty;
 use crate::density::Mode;
 use crate::front::Front;
@@ -13,7 +13,7 @@ use crate::size_class::{CLASSES, MAX_SIZE, class_of, size_of_class};
 use crate::stats;
 use crate::sys::{KeepErrno, clock};
 use core::ptr::null_mut;
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU8, Ordering::*};
 use hg_probes::catalogue::args;
 use hg_probes::emit;
 use hg_probes::words::{Cause, CorruptionKind, Reason, Source};
@@ -93,6 +93,7 @@ impl Arena {
         let want = shape.batch as usize;
         let mut pressed = false;
         let mut fresh = false;
+        self.fronts.touch_zone(class, || self.front_budget());
         for _ in 0..ATTEMPTS {
             let Some(mut pool) = lock.lock(Reason::Refill) else { return self.borrow_larger(class) };
             let front = self.fronts.current();
@@ -152,7 +153,15 @@ impl Arena {
             match pool.central.attach_span(&self.grid) {
                 Ok(()) => {
                     fresh = true;
-                    continue;
+                    let states = pool.central.carving_states();
+                    drop(front);
+                    drop(pool);
+                    // A first write is a page fault, for which nobody should wait.
+                    for address in states {
+                        // SAFETY: S4, the state of a cell of one of our spans: whosever it is by now, it stays what it is.
+                        let state = unsafe { &*(address as *const AtomicU8) };
+                        let _ = state.compare_exchange(CENTRAL, CENTRAL, Relaxed, Relaxed);
+                    }
                 }
                 Err(Empty::Reentered) => return Err(Cause::Reentered),
                 Err(Empty::Grid(need)) => {

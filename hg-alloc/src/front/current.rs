@@ -1,10 +1,10 @@
 //! The front cache that a thread uses on a slow path, whichever guard it has.
 
 use super::slot::Slot;
-use super::{Fronts, rseq, zone};
+use super::{FRONT_UNIT, Fronts, Head, rseq, zone};
 use crate::cell::Entry;
 use crate::sys::rseq as kernel;
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// How often a sequence is tried that is interrupted again and again, as under a debugger's single steps.
 const RESTARTS: u32 = 16;
@@ -23,6 +23,22 @@ impl Fronts {
         match kernel::current_id(self.id.load(Relaxed)) {
             id if id >= 0 => Front::Rseq { fronts: self, block: (id as usize).min(self.rseq_blocks() - 1) },
             _ => Front::Slot { slot: self.slot(), fallback_block: self.rseq_blocks() },
+        }
+    }
+}
+
+impl Fronts {
+    /// Writes to the zone that a class's small array of the current CPU is about to move to, so that the page fault of a first write
+    /// comes before the class's lock is held.
+    pub(crate) fn touch_zone(&self, class: usize, budget: impl FnOnce() -> u64) {
+        // Slots have locks of their own, which come after a class's.
+        let Ok(id) = usize::try_from(kernel::current_id(self.id.load(Relaxed))) else { return };
+        let block = id.min(self.rseq_blocks() - 1);
+        let head = self.head(block, class);
+        if head.is_small() && self.pays(block, super::initial_bytes(class), budget()) {
+            let first = core::ptr::from_ref(head) as usize + (zone(class) * FRONT_UNIT) as usize + size_of::<Head>();
+            // SAFETY: S5, the first entry of the zone, which keeps what it is.
+            let _ = unsafe { &*(first as *const AtomicU64) }.compare_exchange(0, 0, Relaxed, Relaxed);
         }
     }
 }
