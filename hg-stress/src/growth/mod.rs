@@ -3,11 +3,13 @@
 //! Several threads take, stamp, verify and free blocks of all sizes, twice as many taken as freed, until the live memory
 //! wanted is reached. Then the histograms of the stats page are read. Each call of the allocator is also timed from outside, on
 //! the wall and on the CPU, and the allocator tells each hold beyond the limit to the thread that held: which tells a long hold
-//! from one whose holder was kept off its CPU, see [`calls`]. For that the limit must be the allocator's stall threshold, which
+//! from one whose holder was kept off its CPU, see [`calls`]. What the kernel does not tell apart is compared with a loop that holds
+//! nothing, see [`machine`]. For the first that the limit must be the allocator's stall threshold, which
 //! it reads from the environment at its start: [`Growth::restart`].
 
 pub mod calls;
 pub mod locks;
+pub mod machine;
 pub mod report;
 
 use std::os::unix::process::CommandExt;
@@ -23,7 +25,11 @@ use crate::mix::Mix;
 use crate::rng::Rng;
 use calls::{Calls, now_ns};
 use locks::Look;
+use machine::Stops;
 use report::{LIMIT_NS, Report};
+
+/// How long the machine is watched where a hold needs to be explained, ns.
+const WATCH_NS: u64 = 5_000_000_000;
 
 /// What a growth run does.
 #[derive(Clone, Debug, clap::Args)]
@@ -74,11 +80,14 @@ impl Growth {
         hg_alloc::set_stall_hook(Some(calls::note));
         let (before, before_ns) = (Look::at(page), now_ns(libc::CLOCK_MONOTONIC));
         let (grows, begin) = (page.header.grows.load(Relaxed), Instant::now());
+        let cpu_ns = now_ns(libc::CLOCK_PROCESS_CPUTIME_ID);
         let hoards = self.grow(bytes, &calls, &operations)?;
         let seconds = begin.elapsed().as_secs_f64();
+        let cpu_seconds = (now_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - cpu_ns) as f64 / 1e9;
         let holds = Look::at(page).since(&before, before_ns);
         let report = Report::new(self, seconds, operations.into_inner(), holds, calls)
-            .with_arena(Memory::now(page), page.header.grows.load(Relaxed) - grows);
+            .with_arena(Memory::now(page), page.header.grows.load(Relaxed) - grows)
+            .with_machine(cpu_seconds, || Stops::watch(LIMIT_NS, WATCH_NS));
         for mut hoard in hoards {
             hoard.release(0).map_err(|torn| torn.to_string())?;
         }
