@@ -186,7 +186,7 @@ fn main() -> ExitCode {
             _ => one_spike(&spike, if thread { Mode::Thread } else { Mode::NoThread }, verdict),
         },
         Command::Turnover { generations, verdict } => {
-            turnover::apart(generations).map(|report| verdict.tell(&report, report.failures().is_empty()))
+            turnover::patient(generations).map(|report| verdict.tell(&report, report.failures().is_empty()))
         }
         Command::Growth { growth, verdict } => {
             growth.run().map(|report| verdict.tell(&report, report.failures().is_empty()))

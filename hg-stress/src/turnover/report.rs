@@ -56,6 +56,11 @@ impl Report {
         Duration::from_nanos(sorted.get(sorted.len() / 2).copied().unwrap_or(0))
     }
 
+    /// Whether retirement took too long.
+    pub fn is_late(&self) -> bool {
+        self.p99().as_nanos() as u64 >= P99_NS
+    }
+
     /// The most that was resident. The kernel's own high-water mark is no help here: it is off by a quarter of a MiB.
     fn peak(&self) -> u64 {
         self.generations.iter().map(|g| g.live_rss.max(g.freed_rss)).max().unwrap_or(0)
@@ -73,7 +78,7 @@ impl Report {
                 failures.push(format!("generation {number}: {} B are in limbo", g.limbo));
             }
         }
-        if self.p99().as_nanos() as u64 >= P99_NS {
+        if self.is_late() {
             failures.push(format!("retirement took {:?} at p99, not under 1 ms", self.p99()));
         }
         for (what, bytes, limit) in [("peak", self.peak(), PEAK_BYTES), ("post", self.post_rss, POST_BYTES)] {
