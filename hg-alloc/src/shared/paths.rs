@@ -14,7 +14,7 @@ use super::slot::Claim;
 use crate::arena::ATTEMPTS;
 use crate::cell::{CACHED, LIVE, SAMPLED};
 use crate::safety::check;
-use crate::size_class::{CLASSES, Class, SLICE, SLICE_SHIFT, divide};
+use crate::size_class::{CLASSES, SLICE, SLICE_SHIFT, divide};
 use crate::stats;
 use crate::sys::{KeepErrno, clock};
 use core::mem::MaybeUninit;
@@ -221,7 +221,7 @@ impl Arena {
                 self.raise(class);
             }
             // No more than the front cache has room for.
-            let want = if has_front { (self.front_room(class) + 1).min(batch(shape)) } else { 1 };
+            let want = if has_front { (self.front_room(class) + 1).min(shape.batch as usize) } else { 1 };
             let held = self.core().pool(class).transfer_len.load(Relaxed);
             record_of_batch.batch_len.store(want.min(BATCH) as u32, Release);
             let found = self.take_cells(&guard, class, want, record_of_batch);
@@ -296,7 +296,7 @@ impl Arena {
         let start = clock::now_ns();
         let spare = spare_record();
         let record = if record.batch_len.load(Relaxed) == 0 { record } else { &spare };
-        let most = CLASSES.get(class).map_or(1, batch);
+        let most = CLASSES.get(class).map_or(1, |shape| shape.batch as usize).min(BATCH);
         let want = self.block().map_or(0, |block| self.front_length(block, class).div_ceil(2)).min(most);
         record.batch_len.store(want as u32, Release);
         let batch = record.batch.get(..want).unwrap_or_default();
@@ -460,15 +460,6 @@ impl Arena {
         self.publish_class(class, |_| {});
         self.thaw(guard, class);
     }
-}
-
-/// Bytes of cells that a refill or a flush moves at most, where the front cache has as many: a timer that frees the transactions of a
-/// moment ago frees more than the cache of large cells takes, and each batch is a turn under the class's lock.
-const BATCH_BYTES: usize = 256 << 10;
-
-/// Cells that a refill or a flush moves at most.
-pub(super) fn batch(shape: &Class) -> usize {
-    (BATCH_BYTES / shape.size.max(1) as usize).max(shape.batch as usize).min(BATCH)
 }
 
 /// A record for a call that a signal handler makes while its thread's own is in use.

@@ -9,7 +9,6 @@
 use super::Arena;
 use super::core::{Entry, Owner, Pool, TRANSFER};
 use super::lock::Guard;
-use super::paths::batch;
 use crate::cell::{CACHED, CENTRAL};
 use crate::size_class::SLICE;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -160,7 +159,7 @@ impl Arena {
 
     /// Entries that the transfer cache of a class may hold.
     fn transfer_room(&self, class: usize) -> usize {
-        self.shapes().get(class).map_or(0, |shape| (shape.batch as usize * 4).max(batch(shape) * 2).min(TRANSFER))
+        self.shapes().get(class).map_or(0, |shape| (shape.batch as usize * 4).min(TRANSFER))
     }
 
     /// Puts a CACHED cell that nobody else has into its span, and a span that became free into the grid. Each cell is a whole
