@@ -3,8 +3,9 @@
 //! Most victims are stopped first and looked at: a process dies where it was stopped, so what its record and the locks say then is
 //! what it leaves. The rest are killed as they run, and only what is left in the record tells.
 //!
-//! Left alone, most kills would land in a worker's own code. So for a part of them the hunter watches all workers for a moment
-//! and shoots at the first that seems to be at a wanted place; where that one really was when it stopped is what counts.
+//! Left alone, most kills would land in a worker's own code. So for most of them the hunter watches all workers for a moment, and
+//! stops the first that seems to be at a wanted place. A signal takes longer than most of those places: who had left it when it
+//! stopped goes on, and the next is watched. Of two places drawn, the one with fewer kills so far is wanted.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use hg_alloc::shared::{Arena, Hands};
 
 use super::board::{Board, at, tide};
+use super::report::Report;
 use crate::rng::Rng;
 
 /// Where a kill landed.
@@ -38,17 +40,32 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    pub(crate) const ALL: [(Place, &'static str); 9] = [
-        (Place::Own, "own code"),
-        (Place::Front, "front"),
-        (Place::Refill, "refill"),
-        (Place::Flush, "flush"),
-        (Place::Grow, "grow"),
-        (Place::Shrink, "shrink"),
-        (Place::Large, "large"),
-        (Place::Fault, "bad call"),
-        (Place::Unknown, "unknown"),
+    /// In the order of their numbers.
+    pub(crate) const ALL: [Place; 9] = [
+        Place::Own,
+        Place::Front,
+        Place::Refill,
+        Place::Flush,
+        Place::Grow,
+        Place::Shrink,
+        Place::Large,
+        Place::Fault,
+        Place::Unknown,
     ];
+
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Place::Own => "own code",
+            Place::Front => "front",
+            Place::Refill => "refill",
+            Place::Flush => "flush",
+            Place::Grow => "grow",
+            Place::Shrink => "shrink",
+            Place::Large => "large",
+            Place::Fault => "bad call",
+            Place::Unknown => "unknown",
+        }
+    }
 
     fn of(at: u32, hands: Option<Hands>) -> Place {
         let Some(hands) = hands else { return if at == at::OWN { Place::Own } else { Place::Unknown } };
@@ -74,15 +91,26 @@ enum Wanted {
 }
 
 impl Wanted {
-    fn draw(rng: &mut Rng) -> Wanted {
-        match rng.below(16) {
-            0..=4 => Wanted::Anybody,
-            5 => Wanted::At(Place::Front),
-            6..=8 => Wanted::At(Place::Refill),
-            9..=10 => Wanted::At(Place::Flush),
-            11..=14 => Wanted::At(Place::Grow),
-            _ => Wanted::Locked,
-        }
+    /// What a check asks for.
+    const HUNTED: [Wanted; 5] = [
+        Wanted::At(Place::Front),
+        Wanted::At(Place::Refill),
+        Wanted::At(Place::Flush),
+        Wanted::At(Place::Grow),
+        Wanted::Locked,
+    ];
+
+    /// One in three times anybody, else of two that are drawn the one with fewer kills.
+    fn draw(rng: &mut Rng, report: &Report) -> Wanted {
+        let mut hunted = || Self::HUNTED[rng.below(Self::HUNTED.len())];
+        let pair = [hunted(), hunted()];
+        let kills = |wanted: &Wanted| match wanted {
+            Wanted::Anybody => 0,
+            Wanted::At(place) => report.looked_at(*place),
+            Wanted::Locked => report.with_a_lock,
+        };
+        let fewer = pair.into_iter().min_by_key(kills);
+        fewer.filter(|_| !rng.one_in(3)).unwrap_or(Wanted::Anybody)
     }
 
     fn is(self, place: Place, hands: Option<Hands>) -> bool {
@@ -115,38 +143,44 @@ pub(crate) struct Kill {
 }
 
 /// Waits for a moment, chooses a worker, and kills it. `pids` are theirs.
-pub(crate) fn kill_one(arena: &Arena, board: &Board, pids: &[i32], rng: &mut Rng) -> Kill {
+pub(crate) fn kill_one(arena: &Arena, board: &Board, pids: &[i32], rng: &mut Rng, report: &Report) -> Kill {
     std::thread::sleep(Duration::from_micros(rng.below(WORK_US) as u64));
     let look = |worker: usize| {
         let hands = u32::try_from(pids[worker]).ok().and_then(|tid| arena.hands(tid));
         (Place::of(board.stations[worker].at.load(Acquire), hands), hands)
     };
-    let wanted = Wanted::draw(rng);
-    let first = rng.below(pids.len());
-    let mut victim = first;
+    let wanted = Wanted::draw(rng, report);
     if wanted == Wanted::At(Place::Grow) {
         // What is free goes, so that the next who wants memory has to fetch it.
         board.tide.store(tide::PARK, Relaxed);
         arena.trim();
     }
-    if wanted != Wanted::Anybody {
-        let start = Instant::now();
-        let mut order = (0..pids.len()).map(|index| (first + index) % pids.len()).cycle();
-        while let Some(worker) = order.next().filter(|_| start.elapsed() < WATCH) {
-            let (place, hands) = look(worker);
-            if wanted.is(place, hands) {
-                victim = worker;
-                break;
-            }
-        }
-    }
     let looked = !rng.one_in(4);
+    let is_there = |worker: usize| {
+        let (place, hands) = look(worker);
+        wanted.is(place, hands)
+    };
+    let mut victim = rng.below(pids.len());
+    let start = Instant::now();
+    loop {
+        let is_late = wanted == Wanted::Anybody || start.elapsed() >= WATCH;
+        if !is_late && !is_there(victim) {
+            victim = (victim + 1) % pids.len();
+            continue;
+        }
+        if !looked {
+            break;
+        }
+        stop(pids[victim]);
+        if is_late || is_there(victim) {
+            break;
+        }
+        go_on(pids[victim]);
+    }
     if !looked {
         end(pids[victim]);
-        let (place, _) = look(victim);
-        return Kill { victim, place, locked: false, looked };
+        return Kill { victim, place: look(victim).0, locked: false, looked };
     }
-    stop(pids[victim]);
     let (place, hands) = look(victim);
     let locked = hands.is_some_and(|hands| hands.locks > 0);
     if locked && rng.one_in(8) {
@@ -163,6 +197,12 @@ fn stop(pid: i32) {
         libc::kill(pid, libc::SIGSTOP);
         libc::waitpid(pid, &raw mut status, libc::WUNTRACED);
     }
+}
+
+/// Lets a stopped worker go on.
+fn go_on(pid: i32) {
+    // SAFETY: a child of this process that is not waited for yet.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
 }
 
 /// Kills a worker, and waits until the system has put it away.

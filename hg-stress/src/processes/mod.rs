@@ -102,7 +102,7 @@ impl Run {
                 unsafe { libc::alarm(WATCHDOG) };
                 let is_release = (self.report.kills / KILLS_A_TIDE) % 2 == 1;
                 self.board.tide.store(if is_release { tide::RELEASE } else { tide::PARK }, Relaxed);
-                let kill = hunt::kill_one(self.arena, self.board, &pids, &mut self.rng);
+                let kill = hunt::kill_one(self.arena, self.board, &pids, &mut self.rng, &self.report);
                 self.report.count(kill);
                 self.arena.recover();
                 pids[kill.victim] = self.spawn(kill.victim);

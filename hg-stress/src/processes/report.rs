@@ -68,31 +68,33 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn new(workers: usize) -> Report {
-        let landed = Place::ALL.iter().map(|(_, place)| Landed { place, looked_at: 0, running: 0 }).collect();
+        let landed = Place::ALL.iter().map(|place| Landed { place: place.label(), looked_at: 0, running: 0 }).collect();
         Report { workers, landed, ..Report::default() }
     }
 
     pub(crate) fn count(&mut self, kill: Kill) {
         self.kills += 1;
         self.with_a_lock += u64::from(kill.locked);
-        if let Some(index) = Place::ALL.iter().position(|(place, _)| *place == kill.place) {
-            let landed = &mut self.landed[index];
-            *(if kill.looked { &mut landed.looked_at } else { &mut landed.running }) += 1;
-        }
+        let landed = &mut self.landed[kill.place as usize];
+        *(if kill.looked { &mut landed.looked_at } else { &mut landed.running }) += 1;
+    }
+
+    /// Kills at a place, of victims that were stopped and looked at.
+    pub(crate) fn looked_at(&self, place: Place) -> u64 {
+        self.landed[place as usize].looked_at
     }
 
     /// Why this run does not pass a check: what failed, and what it did not get to.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = self.failures.clone();
         let wanted = self.kills / KILLS_A_PLACE;
-        let looked_at = |name: &str| self.landed.iter().find(|l| l.place == name).map_or(0, |l| l.looked_at);
         let mut reached = |what: &str, count: u64, wanted: u64| {
             if count < wanted {
                 failures.push(format!("only {count} kills {what}, of {wanted} that are wanted"));
             }
         };
-        for place in ["front", "refill", "flush", "grow"] {
-            reached(&format!("in {place}"), looked_at(place), wanted);
+        for place in [Place::Front, Place::Refill, Place::Flush, Place::Grow] {
+            reached(&format!("in {}", place.label()), self.looked_at(place), wanted);
         }
         reached("with a lock held", self.with_a_lock, wanted);
         reached("repaired by the lock's next owner", self.owner_deaths, self.kills / KILLS_A_REPAIR);
